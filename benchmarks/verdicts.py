@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from unhang.bench.comparison import CONFIDENCE, MARGIN, Outcome, compare
-from unhang.bench.confidence_sequence import critical_t
+from unhang.bench.comparison import critical_t
 
 KINDS = ("plain", "drift", "autocorrelated", "outliers")
 ROUNDS = 30

@@ -7,13 +7,95 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from unhang.facts.snapshot import Snapshot
 from unhang.knowledge import catalogue
-from unhang.report import settings_page
-from unhang.report.cause_page import index, page
+from unhang.knowledge.cause import Cause
+from unhang.report.cause_page import part
+from unhang.report.settings import spelt
+from unhang.settings import choosing
+from unhang.settings.catalogue import SETTINGS
+from unhang.settings.choosing import Here
+from unhang.settings.setting import Installed, Setting, Spelled, typed
 
 ROOT = Path(__file__).resolve().parent.parent
+MADE = "<!-- made by scripts/generate_docs.py; do not edit -->"
+# What an example is spelt for: releases that the tables of readers hold.
+FOR = Installed(
+    torch=(2, 13),
+    nccl=(2, 30, 7),
+    packages={"accelerate": "1.15.0", "deepspeed": "0.19.8", "lightning": "2.6.6", "transformers": "5.23.0", "llamafactory": "0.9.5"},
+    gpus=8,
+)
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "llamafactory")
+
+
+def page(cause: Cause) -> str:
+    """The page of a release, English first."""
+    return f"# {cause.id}\n\n{part(cause, 'en')}\n---\n\n{part(cause, 'zh')}"
+
+
+def index(causes: Iterable[Cause]) -> str:
+    """The table of all causes."""
+    lines = [
+        MADE,
+        "# Causes",
+        "",
+        "Every verdict names one of these. A root can be the primary cause; a symptom only says that somebody else failed or was late.",
+        "`unhang explain CAUSE` prints all that is known of one: why it happens, how it looks, what to do, what it is mistaken for.",
+        "",
+        "| cause | role | what it means | 含义 |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title.of('zh')} |" for c in causes]
+    return "\n".join(lines) + "\n"
+
+
+def settings_table() -> str:
+    """One row for each setting."""
+    lines = [
+        MADE,
+        "# Settings",
+        "",
+        "What `--set KEY=VALUE`, presets and `unhang.toml` take. The last column is what the example becomes for torch 2.13 with NCCL 2.30.7,",
+        "accelerate 1.15.0, DeepSpeed 0.19.8 and LLaMA-Factory 0.9.5 under torchrun, or under another launcher where that differs;",
+        "`unhang run --dry-run` shows it for what is installed. A dash: only the script can, `[arguments]` of unhang.toml.",
+        "",
+        "| key | values | what it is | 含义 | what it costs | 代价 | example |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{s.key}` | {s.forms} | {s.title} | {s.title.of('zh')} | {s.cost} | {s.cost.of('zh')} | {'; '.join(examples(s)) or '–'} |"
+        for s in SETTINGS.values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def examples(setting: Setting) -> Iterator[str]:
+    value = setting.parse(setting.example)
+    of_torchrun = setting.spell(value, FOR, LAUNCHERS[0])
+    if isinstance(of_torchrun, Spelled):
+        yield f"`{setting.key}={setting.example}`: `{spelt(of_torchrun)}`"
+    for launcher in LAUNCHERS[1:]:
+        other = setting.spell(value, FOR, launcher)
+        if isinstance(other, Spelled) and other != of_torchrun:
+            yield f"{launcher}: `{spelt(other)}`"
+
+
+def presets_table() -> str:
+    """One section for each preset. Those that are chosen from facts are shown with what they set on every machine."""
+    lines = [MADE, "# Presets", ""]
+    here = Here(snapshot=Snapshot(host="", taken=""), installed=FOR)
+    for name in choosing.NAMES:
+        one = choosing.preset(name, here)
+        lines += [f"## {name}", "", f"{one.title}. Cost: {one.cost}.", "", f"{one.title.of('zh')}。代价：{one.cost.of('zh')}。", ""]
+        if one.settings:
+            lines += ["| setting | why | 原因 |", "|---|---|---|"]
+            lines += [f"| `{key}={typed(value)}` | {one.why[key]} | {one.why[key].of('zh')} |" for key, value in one.settings.items()]
+            lines.append("")
+    return "\n".join(lines)
 
 
 def kept() -> dict[Path, str]:
@@ -21,8 +103,8 @@ def kept() -> dict[Path, str]:
     of_settings = ROOT / "docs" / "settings"
     return {
         ROOT / "docs" / "causes" / "index.md": index(catalogue.load().values()),
-        of_settings / "settings.md": settings_page.settings(),
-        of_settings / "presets.md": settings_page.presets(),
+        of_settings / "settings.md": settings_table(),
+        of_settings / "presets.md": presets_table(),
     }
 
 

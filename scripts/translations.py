@@ -2,7 +2,7 @@
 
     scripts/translations.py       the share translated; fail on what is missing, left over, fuzzy or has other values, and on Chinese in code
 
-What code says is found by name, `msg("...")`, `Labels({...})` and `Said("...")` (of a probe); what data says is any text in it. Contexts of
+What code says is found by name, `msg("...")` and `Said("...")` (of a probe); words of reports and what data says are any text in it. Contexts of
 `unhang.report.language.BACKWARDS` stand in the catalogue alone.
 """
 
@@ -32,7 +32,6 @@ ALLOWED = {
     "logs/alarms.py",
     "report/cause_page.py",
     "report/language.py",
-    "report/settings_page.py",
     "text.py",
 }
 
@@ -47,12 +46,10 @@ def strings(node: Any) -> set[str]:
 
 def messages(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """(context, English) of what code says."""
-    for call in (
-        n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("msg", "Labels", "Said") and n.args
-    ):
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ("msg", "Said") and n.args):
         context = next((a.value for a in call.args[1:] if isinstance(a, ast.Constant)), "")
-        values = call.args[0].values if isinstance(call.args[0], ast.Dict) else call.args[:1]
-        chosen = [one for v in values for one in ((v.body, v.orelse) if isinstance(v, ast.IfExp) else v.args if isinstance(v, ast.Call) else (v,))]
+        v = call.args[0]
+        chosen = (v.body, v.orelse) if isinstance(v, ast.IfExp) else v.args if isinstance(v, ast.Call) else (v,)
         yield from ((context, v.value) for v in chosen if isinstance(v, ast.Constant))
 
 

@@ -70,6 +70,7 @@ _TABLES = {
     "knowledge/packages": "names",
     "remedies/exports/forms": "form",
     "logs/signatures": "signature",
+    "report/words": "names",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",
@@ -214,12 +215,13 @@ class Source:
             self._wrong(header, nth, "", f"{key!r} is missing")
         made: dict[str, Any] = {}
         for key, value in values.items():
-            kind = needed.get(key) or others.get(key) or others.get("*")
+            named = needed.get(key) or others.get(key)
+            kind = named or others.get("*")
             if kind is None:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
             elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
-            elif (key in _WORDS and value not in _WORDS[key]) or (kind == "number" and value < 0):
+            elif (named and key in _WORDS and value not in _WORDS[key]) or (kind == "number" and value < 0):
                 self._wrong(header, nth, key, f"{key} = {value!r}: {', '.join(_WORDS.get(key, ('from 0 on',)))}")
             elif kind in _KEYS:
                 made[key] = self._nested(kind, value, f"{header}.{key}")

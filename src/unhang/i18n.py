@@ -9,7 +9,7 @@ from typing import TypeVar
 from unhang import text
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, listed, msg, same
 
-__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Labels", "Text", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences"]
+__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Text", "Words", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences"]
 
 K = TypeVar("K", bound=str)
 
@@ -44,13 +44,16 @@ def sentences(context: str) -> Mapping[str, str]:
     return {key.partition("\4")[2]: text for key, text in _texts().items() if key.startswith(f"{context}\4")}
 
 
-class Labels(dict[str, Mapping[K, str]]):
-    """Fixed words by language. A word that has no Chinese in the context has that of no context."""
+class Words(dict[str, Mapping[K, str]]):
+    """A part of `report/words.toml` by language. A word that has no Chinese in the context has that of no context."""
 
-    def __init__(self, english: Mapping[K, str], context: str = "") -> None:
-        super().__init__(en=english)
+    def __init__(self, part: str, context: str = "") -> None:
+        self._part = part
         self._context = context
 
     def __missing__(self, language: str) -> Mapping[K, str]:
-        self[language] = {key: chinese(en, self._context) or en for key, en in self["en"].items()}
+        from unhang import data
+
+        english = data.table("report/words")[self._part]
+        self[language] = english if language == "en" else {key: chinese(en, self._context) or en for key, en in english.items()}
         return self[language]

@@ -10,7 +10,7 @@ import pytest
 from tests.hosts.part import lay_out
 from tests.hosts.test_machines import dgx, infiniband, pcie_server
 
-from unhang.bench import baseline, collective_bench, hardware
+from unhang.bench import baseline, collective_bench
 from unhang.bench.baseline import Baseline, Store
 from unhang.diagnosis import doctor
 from unhang.errors import RecordError, UnhangError
@@ -51,14 +51,14 @@ def test_what_the_links_should_carry(machine):
 
     def limit(whole, hosts, backend="nccl"):
         group = collective_bench.Group(backend=backend, hosts=hosts, torch="2.13", nccl=None, device="H100")
-        return hardware.limit(group, memory_gbps=9.0, host=None if whole is None else lay_out(machine, whole))
+        return collective_bench.link_limit(group, memory_gbps=9.0, host=None if whole is None else lay_out(machine, whole))
 
     assert limit(None, (here, here), "gloo").gbps == 9.0
     # Ranks on hosts that are not this one: nobody knows their links.
     assert limit(None, ("elsewhere", "elsewhere"), "gloo") is None
     cards = limit(pcie_server(4), (here,) * 4)
-    assert cards.what == "PCIe" and cards.gbps == hardware.pcie_gbps(16, 32.0)
-    assert hardware.pcie_gbps(16, 16.0) == pytest.approx(31.5, rel=0.01) and hardware.pcie_gbps(16, 5.0) == 8.0
+    assert cards.what == "PCIe" and cards.gbps == collective_bench.pcie_gbps(16, 32.0)
+    assert collective_bench.pcie_gbps(16, 16.0) == pytest.approx(31.5, rel=0.01) and collective_bench.pcie_gbps(16, 5.0) == 8.0
     linked = limit(dgx(), (here,) * 8)
     assert (linked.what, linked.gbps) == ("NVLink", pytest.approx(18 * 26.562))
     across = limit(dgx(rails=infiniband), (here, "other"))

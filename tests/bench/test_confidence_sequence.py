@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from unhang.bench import confidence_sequence as cs
+from unhang.bench import comparison as cs
 
 
 @pytest.mark.parametrize(("t", "n"), [(0.0, 3), (2.5, 4), (6.0, 10), (3.0, 40)])

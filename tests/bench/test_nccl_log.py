@@ -8,7 +8,7 @@ import pytest
 from tests.bench.trainings import Trainings
 from tests.chinese import zh
 
-from unhang.bench import nccl_log
+from unhang.bench import effective_settings
 from unhang.bench.effective_settings import EqualArms
 from unhang.logs import nccl_lines
 
@@ -77,8 +77,8 @@ def test_without_a_log_of_every_rank_nothing_is_concluded(trainings):
 
 def test_the_log_is_the_same_in_all_arms_or_nobodys(tmp_path, trainings):
     (a, b) = trainings.arms
-    plain = nccl_log.settings([a, b], tmp_path, {"NCCL_DEBUG": "WARN"})
+    plain = effective_settings.nccl_settings([a, b], tmp_path, {"NCCL_DEBUG": "WARN"})
     assert plain == {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": f"{tmp_path}/nccl-%h-%p.log"}
-    assert nccl_log.settings([a, b], tmp_path, {"NCCL_DEBUG_SUBSYS": "INIT,TUNING"})["NCCL_DEBUG_SUBSYS"] == "INIT,TUNING"
+    assert effective_settings.nccl_settings([a, b], tmp_path, {"NCCL_DEBUG_SUBSYS": "INIT,TUNING"})["NCCL_DEBUG_SUBSYS"] == "INIT,TUNING"
     a.settings["NCCL_DEBUG"] = "TRACE"
-    assert nccl_log.settings([a, b], tmp_path, {}) == {}
+    assert effective_settings.nccl_settings([a, b], tmp_path, {}) == {}

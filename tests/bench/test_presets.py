@@ -3,7 +3,7 @@
 import pytest
 from tests.settings.test_choosing import CPU, GPUS, adapters, here, net
 
-from unhang.bench.presets import READY_MADE, arms
+from unhang.bench.arms import READY_MADE, arms
 from unhang.errors import UnhangError
 from unhang.settings import catalogue
 from unhang.settings.setting import Installed

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.bench.trainings import Trainings
 
-from unhang.bench.explain import explain
-from unhang.bench.step_breakdown import measure, summarize
-from unhang.bench.step_times import RankFile, durations
+from unhang.bench.explain import explain, summarize
+from unhang.bench.step_times import RankFile, durations, measure
 from unhang.bench.step_times import summarize as summary
 
 NAN = math.nan

@@ -243,7 +243,8 @@ def examined(**env: str) -> Examination:
 
 
 def repaired(examination: Examination, *, yes: bool = True, goes_on: bool = False) -> doctor_fix.Repair:
-    return doctor_fix.repair(Snapshot(host="h", taken="t"), examination, yes=yes, quiet=False, lang="en", goes_on=goes_on)
+    dialogue = doctor_fix.Dialogue(yes=yes, quiet=False, lang="en")
+    return doctor_fix.repair(Snapshot(host="h", taken="t"), examination, dialogue, goes_on=goes_on)
 
 
 def test_settings_are_written(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from tests.chinese import both, zh
 
-from unhang.cli import fallback, several_hosts
+from unhang.cli import fallback, training_command
 from unhang.cli.fallback import Fallback
 from unhang.launch import command as commands
 from unhang.launch import events
@@ -96,7 +96,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(ladder, "climb", made.climb)
     monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None))
     monkeypatch.setattr(outcome_store, "key", lambda **asked: outcome_store.Key(place=str(asked["words"]), versions=made.versions))
-    monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(fallback, "cache_folder", lambda: tmp_path / "cache")
     return made
 
 
@@ -338,12 +338,12 @@ def test_a_file_of_which_nothing_can_be_told_may_name_hosts(here, tmp_path):
 
 
 def test_a_cache_that_cannot_be_is_no_reason_to_stop(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / ("long" * 100))
+    monkeypatch.setattr(fallback, "cache_folder", lambda: tmp_path / ("long" * 100))
     assert here().at_start(here.told.append, looks_only=True) is None
 
 
 def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(several_hosts, "_HOSTFILE", tmp_path / "hostfile")
+    monkeypatch.setattr(training_command, "_HOSTFILE", tmp_path / "hostfile")
     default = tmp_path / "accelerate/default_config.yaml"
     default.parent.mkdir()
     deepspeed, accelerate, told = ("deepspeed", "t.py"), ("accelerate", "launch", "t.py"), ("accelerate", "launch", "--num_machines", "1", "t.py")
@@ -411,7 +411,7 @@ def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
     here.found = replace(outcome({"interface": "lo"}), rungs=found)
     monkeypatch.setattr(fallback, "_can_ask", lambda: True)
     offered = []
-    monkeypatch.setattr(fallback.ladder_choice, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
+    monkeypatch.setattr(fallback.ladder_report, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
     monkeypatch.setattr(fallback.termios, "tcflush", lambda *_: None)
     monkeypatch.setattr(fallback.sys, "stdin", None)
     run = here(mode="ask")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 
 import pytest
-from rich.console import Console
 from tests.chinese import zh
 from tests.ras.nccl_ras import V28, in_json, job
 from typer.testing import CliRunner
 
 from unhang.cli.app import app
 from unhang.report import markdown, terminal
+from unhang.report.console import Console
 from unhang.report.html import render as page
 
 STATUS = (
@@ -207,13 +208,13 @@ def test_every_report_shows_both_statements(build, lab):
     b.rank(2, frames=(lab.user(61, "load"),), entries=lab.steps(5), enqueued=9, completed=5, backend="nccl", world=3)
     verdict = b.judge()
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=100), lang="en", whole=True)
-    for text in (out.getvalue(), markdown.render(verdict), page(verdict)):
+    terminal.render(verdict, Console(out, width=100), lang="en", whole=True)
+    for text in (out.getvalue(), markdown.render(verdict), html.unescape(page(verdict))):
         flat = " ".join(text.replace("\\", "").split())
         assert "sources disagree" in flat
         assert "its heartbeat counts 9 calls issued in group 0" in flat and "rank 2: its recorder's newest is #5" in flat
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=80, force_terminal=True, color_system=None), lang="en")
+    terminal.render(verdict, Console(out, width=80, force_terminal=True, color_system=None), lang="en")
     rows = out.getvalue().splitlines()
     assert len(rows) <= 25 and "sources disagree" in out.getvalue() and "its heartbeat counts 9 calls" in out.getvalue()
 

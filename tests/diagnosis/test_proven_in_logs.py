@@ -6,7 +6,6 @@ import io
 import json
 
 import pytest
-from rich.console import Console
 from tests.chinese import both, zh
 
 from unhang.diagnosis import proven_change, proven_in_logs
@@ -15,6 +14,7 @@ from unhang.knowledge.text import Text
 from unhang.launch import events
 from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
+from unhang.report.console import Console
 from unhang.report.live_line import Live
 
 CHOICE = {"shm": False, "interface": "auto"}
@@ -154,7 +154,7 @@ def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width, lan
     monkeypatch.setenv("LC_ALL", {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}[lang])
     log = tmp_path / "train.log"
     out = io.StringIO()
-    live = Live(console=Console(file=out, force_terminal=True, width=width))
+    live = Live(console=Console(out, force_terminal=True, width=width))
     live.tell(events.Pace(step=3, steps_per_s=1.0, ranks=2, elapsed_s=3.0))
     live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))
     live.tell(events.RungTried(rung="as-is", title="as it is", outcome="failed", says="process group: rank 0: RuntimeError " * 4))
@@ -199,7 +199,7 @@ def in_chinese(tmp_path, monkeypatch):
 
     def write(says_zh, *then, again=False):
         out = io.StringIO()
-        live = Live(console=Console(file=out, force_terminal=False, width=80))
+        live = Live(console=Console(out, force_terminal=False, width=80))
         failure = "".join(LOG.splitlines(keepends=True)[:4])
         out.write(failure)
         live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))

@@ -17,10 +17,9 @@ with atheris.instrument_imports(include=["unhang.logs", "unhang.diagnosis"]):
     from unhang.diagnosis.logs import Judge
     from unhang.logs import Needles, alarms, blocks, line_matcher, read
 
-from rich.console import Console
-
 from unhang.knowledge import catalogue
 from unhang.report import markdown, terminal
+from unhang.report.console import Console
 
 NEEDLES = Needles((*catalogue.signatures(), *CONTEXT, *alarms.SIGNATURES))
 blocks.BLOCK_BYTES = 512
@@ -36,7 +35,7 @@ def one(data: bytes) -> None:
         assert not [n for n in verdict.not_examined if "check is broken" in n.why], verdict.not_examined
         for h in attempt.hits:
             assert len(h.text) <= line_matcher.MAX_TEXT + 2 and h.line is not None and h.line >= 1
-        terminal.render(verdict, Console(file=io.StringIO(), width=80), lang="en")
+        terminal.render(verdict, Console(io.StringIO(), width=80), lang="en")
         markdown.render(verdict)
 
 

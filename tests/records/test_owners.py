@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli import caches, stderr
+from unhang.cli import options
 from unhang.fsio import check_owner
+from unhang.report import screen
 from unhang.settings import configuration
 
 UNHANG = (sys.executable, "-m", "unhang")
@@ -71,12 +72,12 @@ def test_a_link_of_another_user(file):
 @pytest.mark.parametrize("how", ["writable", pytest.param("another's", marks=as_root)])
 def test_a_cache_that_another_user_may_have_filled(tmp_path, monkeypatch, capsys, how):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert caches.folder() == tmp_path / "unhang", "to be made"
+    assert options.cache_folder() == tmp_path / "unhang", "to be made"
     (tmp_path / "unhang").mkdir(mode=0o755)
-    assert caches.folder() == tmp_path / "unhang"
-    stderr.say_once.cache_clear()
+    assert options.cache_folder() == tmp_path / "unhang"
+    screen.say_once.cache_clear()
     (tmp_path / "unhang").chmod(0o777) if how == "writable" else os.chown(tmp_path / "unhang", OTHER, OTHER)
-    assert caches.folder() is None and caches.folder() is None
+    assert options.cache_folder() is None and options.cache_folder() is None
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 from tests.bench.trainings import Trainings
 
 from unhang import encoding
@@ -15,6 +14,7 @@ from unhang.model import Evidence, Finding, Verdict
 from unhang.report import bench_metrics
 from unhang.report.bench import ProgressLine, Report
 from unhang.report.bench_ranking import Ranking
+from unhang.report.console import Console
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def report(trainings, kind=Report, lang="en", **options):
 
 
 def printed(made):
-    console = Console(file=io.StringIO(), width=160)
+    console = Console(io.StringIO(), width=160)
     made.print(console)
     return console.file.getvalue()
 
@@ -196,7 +196,7 @@ def test_nothing_to_show_yet(trainings):
 
 def test_progress_is_a_line_for_each_round(trainings):
     trainings.step_s["b"] = 0.11
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(io.StringIO(), width=100)
     with console.status("...") as status:
         line = ProgressLine(trainings.arms, Rules(seed=4, margin=0.01, budget_s=100.0, steps=40), status)
         trainings.run()

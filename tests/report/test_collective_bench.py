@@ -3,17 +3,16 @@
 import io
 
 import pytest
-from rich.console import Console
 from tests.bench.test_baseline import made
 
 from unhang.bench import baseline
-from unhang.bench.collective_bench import Group, Result, Row
-from unhang.bench.hardware import Limit
+from unhang.bench.collective_bench import Group, Limit, Result, Row
 from unhang.report.collective_bench import Report, check_table
+from unhang.report.console import Console
 
 
 def printed(show):
-    show(console := Console(file=io.StringIO(), width=160))
+    show(console := Console(io.StringIO(), width=160))
     return [line.split() for line in console.file.getvalue().splitlines()]
 
 

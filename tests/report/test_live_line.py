@@ -4,13 +4,13 @@ import re
 import threading
 
 import pytest
-from rich.console import Console
 from tests.chinese import both
 
 from unhang.diagnosis.proven_in_logs import RECORDS
 from unhang.launch import events
 from unhang.model import Wait
 from unhang.report import language
+from unhang.report.console import Console
 from unhang.report.live_line import Live
 
 
@@ -58,7 +58,7 @@ def test_prefixes_cut_at_lines_only(shown):
 def test_a_reader_that_has_gone_does_not_matter(monkeypatch):
     read, write = os.pipe()
     os.close(read)
-    live = Live(console=Console(file=io.StringIO()))
+    live = Live(console=Console(io.StringIO()))
     with os.fdopen(write, "wb", buffering=0) as target:
         live._targets["out"] = target
         live.output(0, "out", b"x")
@@ -150,7 +150,7 @@ class Screen(io.StringIO):
 
 def test_the_live_line_ends_with_the_run(monkeypatch):
     drawn = []
-    live = Live(console=Console(file=Screen(), force_terminal=True, width=80))
+    live = Live(console=Console(Screen(), force_terminal=True, width=80))
     monkeypatch.setattr(live, "_raw", drawn.append)
     live.tell(events.Pace(step=1, steps_per_s=None, ranks=1, elapsed_s=61.0))
     assert drawn == [b"\x1b[2munhang: step 1  1 rank  1:01\x1b[0m"]
@@ -163,7 +163,7 @@ def test_the_live_line_ends_with_the_run(monkeypatch):
 
 def test_the_live_line_without_colours(monkeypatch):
     drawn = []
-    live = Live(console=Console(file=Screen(), force_terminal=True, color_system=None, width=80))
+    live = Live(console=Console(Screen(), force_terminal=True, color_system=None, width=80))
     monkeypatch.setattr(live, "_raw", drawn.append)
     live.tell(events.Pace(step=1, steps_per_s=None, ranks=1, elapsed_s=61.0))
     live.close()
@@ -172,7 +172,7 @@ def test_the_live_line_without_colours(monkeypatch):
 
 def test_streams_that_were_closed_at_the_start(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
-    live = Live(console=Console(file=io.StringIO()))
+    live = Live(console=Console(io.StringIO()))
     assert not live.is_terminal("out")
     live.output(0, "out", b"x")
 
@@ -189,7 +189,7 @@ def slow():
 
 def test_a_slow_reader_gets_everything(slow):
     read, target = slow
-    live = Live(console=Console(file=io.StringIO()))
+    live = Live(console=Console(io.StringIO()))
     live._targets["out"] = target
     data = os.urandom(500_000)
     got = []
@@ -210,7 +210,7 @@ def test_a_reader_that_stays_away_is_waited_for_once(slow, monkeypatch):
         poll = staticmethod(lambda ms: waits.append(ms))
 
     monkeypatch.setattr("select.poll", Poll)
-    live = Live(console=Console(file=io.StringIO()))
+    live = Live(console=Console(io.StringIO()))
     live._targets["out"] = target
     for _ in range(3):
         live.output(0, "out", b"x" * 200_000)
@@ -255,7 +255,7 @@ def test_why_a_change_failed_ends_with_a_word(shown):
 
 def test_what_is_tried_fits_a_terminal_of_80_columns():
     out = io.StringIO()
-    live = Live(console=Console(file=out, force_terminal=True, width=80, color_system=None))
+    live = Live(console=Console(out, force_terminal=True, width=80, color_system=None))
     live.tell(rung("host memory by cuMem off", "failed", says="rank 0: RuntimeError: Unable to find address for: nosuch0; " * 3))
     lines = out.getvalue().splitlines()
     assert len(lines) > 2 and all(len(line) <= 80 for line in lines)

@@ -6,7 +6,6 @@ import io
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from tests.chinese import zh
 from tests.tables import for_each
 
@@ -16,6 +15,7 @@ from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Verdict
 from unhang.report import doctor, terminal
+from unhang.report.console import Console
 
 
 def shown(machine, width, lang="en"):
@@ -23,7 +23,7 @@ def shown(machine, width, lang="en"):
     host.spaces["/dev/shm"] = Space(total_bytes=64 << 20, free_bytes=64 << 20, inodes=0, free_inodes=0)
     out = io.StringIO()
     examination = examine(snapshot.take(host))
-    doctor.render(examination, Console(file=out, width=width, color_system=None, force_terminal=True), lang=lang)
+    doctor.render(examination, Console(out, width=width, color_system=None, force_terminal=True), lang=lang)
     return examination, out.getvalue().splitlines()
 
 
@@ -47,7 +47,7 @@ def test_behind_a_pipe_no_word_of_a_command_is_broken(whole):
     cause = catalogue.get("nic-hardware")
     verdict = Verdict(primary=Finding(cause=cause.id, standing="likely", says="s", remedies=cause.remedies))
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=60, color_system=None), lang="en", whole=whole)
+    terminal.render(verdict, Console(out, width=60, color_system=None), lang="en", whole=whole)
     rows = [row.strip().removeprefix("$ ") for row in out.getvalue().splitlines()]
     shown = cause.remedies if whole else cause.remedies[: terminal.MAX_REMEDIES]
     commands = [terminal.ran(r) for r in shown if terminal.ran(r)]

@@ -237,7 +237,7 @@ def test_nothing_acts_on_the_terminal():
 
 def test_how_a_cause_is_verified_may_hold_backticks():
     (cause,) = [c for c in catalogue.load().values() if c.id == "process-stuck"]
-    page = cause_page.page(replace(cause, remedies=(Remedy(id="a", says="x", verify="echo `id`"),)))
+    page = cause_page.for_terminal(replace(cause, remedies=(Remedy(id="a", says="x", verify="echo `id`"),)), "en")
     assert "`` echo `id` ``" in page
 
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from unhang.diagnosis.logs import Moment
-from unhang.report import timeline
+from unhang.report import details
 from unhang.report.console import Console
 
 
 def shown(*moments, job=()):
     out = io.StringIO()
     judged = SimpleNamespace(timeline=moments, job=job, attempt=1, attempts=1)
-    timeline.render(judged, Console(out, width=200, color_system=None), lang="en")
+    details.render_timeline(judged, Console(out, width=200, color_system=None), lang="en")
     return out.getvalue()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polib
 
 CHECK = runpy.run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "translations.py"))
-CODE = ast.parse('msg("rank {n} waits").fill(n=1, more=2)\nLabels({"a": "one word"}, "here")\nmsg("not yet told")')
+CODE = ast.parse('msg("rank {n} waits").fill(n=1, more=2)\nmsg("one word", "here")\nmsg("not yet told")')
 ENTRIES = [
     polib.POEntry(msgid="rank {n} waits", msgstr="rank {n} 等待{more}"),
     polib.POEntry(msgid="one word", msgstr="一个词", msgctxt="here"),

@@ -1,4 +1,7 @@
-"""What is compared, and in which order: the arms as they are started, and the rules that were fixed before the first run."""
+"""What is compared, and in which order: the arms as they are started, the rules that were fixed before the first run, and ready-made comparisons.
+
+Settings of the latter are those of `unhang run --set`; whether one can be applied to a script is decided there (`settings`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from unhang.errors import UnhangError
+from unhang.facts import network
 from unhang.launch.command import Command
+from unhang.settings.choosing import Here, active_adapters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +50,63 @@ def order(names: Sequence[str], *, seed: int, round: int) -> list[str]:
     shuffled = list(names)
     random.Random(f"{seed}/{round}").shuffle(shuffled)
     return shuffled
+
+
+NONE = "none"
+# Of the batch that the command names.
+_TIMES = (1, 2, 4)
+# Of containers and VPNs.
+_NOT_MEANT = ("bridge", "tunnel", "vxlan")
+_MOST_INTERFACES = 3
+
+
+# The baseline first; () where they depend on the machine or the command.
+READY_MADE: Mapping[str, tuple[str, ...]] = {
+    "batch": (),
+    "amp": (NONE, "precision=bf16"),
+    "workers": (NONE, "loader-workers=0", "loader-workers=2", "loader-workers=4"),
+    "cudnn": ("cudnn-benchmark=off", "cudnn-benchmark=on"),
+    "bucket": (NONE, "bucket=1", "bucket=100"),
+    "compile": (NONE, "compile=off"),
+    "shm": ("shm=on", "shm=off"),
+    "p2p": ("p2p=on", "p2p=off"),
+    "ib": ("ib=on", "ib=off"),
+    "backend": (NONE, "backend=gloo"),
+    "interface": (),
+}
+_GPUS = {"cudnn": 1, "backend": 1, "shm": 2, "p2p": 2}
+
+
+def ready_made_arms(name: str, here: Here, *, batch: int | None) -> tuple[str, ...]:
+    """The arms of a ready-made comparison on this machine, the baseline first. `batch` is what the command has now, None where it does not say.
+
+    Raises UnhangError if the machine or the command lacks what it needs.
+    """
+    gpus = here.installed.gpus
+    if name == "ib" and not active_adapters(here):
+        raise UnhangError(f"{name}: no adapter here has an active InfiniBand or RoCE port")
+    if gpus < 2 <= _GPUS.get(name, 0):
+        raise UnhangError(f"{name}: NCCL uses it between the GPUs of a host, and this one has {gpus}")
+    if not gpus and name in (*_GPUS, "ib"):
+        raise UnhangError(f"{name}: there is no GPU here, so nothing {'computes with cuDNN' if name == 'cudnn' else 'communicates over NCCL'}")
+    if name == "batch":
+        if batch is None:
+            raise UnhangError(
+                "batch: the command does not say how large the batch is now",
+                cause="only the script can change it, by a flag that [arguments] of unhang.toml names",
+                hint='[arguments] batch = "--batch-size" in unhang.toml, and --batch-size 64 in the command; or --arg batch-size=64,128',
+            )
+        return tuple(f"batch={batch * times}" for times in _TIMES)
+    return _interfaces(here) if name == "interface" else READY_MADE[name]
+
+
+def _interfaces(here: Here) -> tuple[str, ...]:
+    seen = here.snapshot.get(network.SUBJECT)
+    found = [
+        one.name
+        for one in (seen.interfaces if seen is not None else ())
+        if one.kind not in _NOT_MEANT and one.up and one.addresses and not (one.kind == "loopback" and here.several_hosts)
+    ]
+    if len(found) < 2:
+        raise UnhangError(f"interface: there is nothing to choose between, this machine has {', '.join(found) or 'none'}")
+    return (NONE, *(f"interface={one}" for one in found[:_MOST_INTERFACES]))

@@ -1,15 +1,19 @@
 """What was in force in the ranks of a run, and the proof that two arms differed in it.
 
 Variables are those that a rank had when its first step was over; what it was started with is the kernel's record of them. What the hook changes in
-the training (a backend, loader workers) counts where it has changed something.
+the training (a backend, loader workers) counts where it has changed something. NCCL's own log of each rank tells what it uses: with the same settings
+in all arms, and only what is printed while communicators are made and connected.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from unhang.attach import protocol
 from unhang.bench.arms import Arm
@@ -188,3 +192,27 @@ def _may_use_nccl(run: Run) -> bool:
 def _knows_transports(run: Run) -> bool:
     """Whether NCCL's log of every rank of the training says what it uses."""
     return UNKNOWN not in run.in_force.get(nccl_lines.TRANSPORTS, UNKNOWN) and run.in_force.get(WORLD_SIZE) == str(len(run.ranks))
+
+
+# Connections, devices and settings. COLL and TUNING print a line for each call, which costs time.
+SUBSYSTEMS = "INIT,ENV"
+_OURS = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
+
+
+def nccl_settings(arms: Iterable[Arm], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a run of any arm. None if an arm sets one of them itself: then its cost is what is asked. Subsystems of the user stay."""
+    if any(name in arm.settings for arm in arms for name in _OURS):
+        return {}
+    subsystems = environ.get("NCCL_DEBUG_SUBSYS") or SUBSYSTEMS
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_FILE": str(folder / "nccl-%h-%p.log")}
+
+
+def with_nccl_log(folder: Path, ranks: Iterable[RankFile]) -> tuple[RankFile, ...]:
+    """Ranks of this host, with what NCCL says that they use; nothing of one that has not used it."""
+    host = socket.gethostname().partition(".")[0]
+    found = []
+    for one in ranks:
+        with contextlib.suppress(OSError):
+            one = replace(one, observed={**one.observed, **nccl_lines.read_used(folder / f"nccl-{host}-{one.pid}.log")})
+        found.append(one)
+    return tuple(found)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import Comparison
 from unhang.bench.effective_settings import OBSERVED, UNKNOWN
 from unhang.bench.records import Run
-from unhang.bench.step_breakdown import summarize
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 
 _PARTS = {
@@ -16,6 +18,30 @@ _PARTS = {
     "exposed_s": msg("communication that is not hidden {time}"),
     "compute_s": msg("the rest {time}"),
 }
+
+
+# How the ranks of a run are put together: the mean of all ranks, the one with the most, or each GPU once.
+_OF_RANKS: Mapping[str, Callable[[Iterable[Any]], float]] = {
+    "loader_s": statistics.fmean,
+    "exposed_s": statistics.fmean,
+    "compute_s": statistics.fmean,
+    "host_bytes": max,
+    "cuda_bytes": max,
+    "energy_j": math.fsum,
+}
+
+
+def summarize(runs: Sequence[Run]) -> dict[str, float | None]:
+    """Of an arm, by the names of RankMeasures: medians over its runs, of times means, which add up. None if a rank was not measured."""
+    found: dict[str, float | None] = {}
+    for name, together in _OF_RANKS.items():
+        # Ranks may share a GPU.
+        ranks = [{one.gpu: one for one in run.ranks}.values() if name == "energy_j" else run.ranks for run in runs]
+        each = [[getattr(one, name) for one in of_run] for of_run in ranks]
+        is_whole = each and all(values and None not in values for values in each)
+        over_runs = statistics.fmean if name in _PARTS else statistics.median
+        found[name] = over_runs(map(together, each)) if is_whole else None
+    return found
 
 
 def explain(arms: Sequence[Arm], runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Iterator[Text]:

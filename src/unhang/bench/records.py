@@ -20,8 +20,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from unhang import encoding, fsio
-from unhang.bench.step_breakdown import RankMeasures
-from unhang.bench.step_times import Steps
+from unhang.bench.step_times import RankMeasures, Steps
 from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
 from unhang.i18n import msg

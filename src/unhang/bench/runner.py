@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unhang.attach import protocol
-from unhang.bench import effective_settings, gpu_counters, nccl_log, step_breakdown, step_times
+from unhang.bench import effective_settings, gpu_counters, step_times
 from unhang.bench.arms import Arm, Rules, order
 from unhang.bench.elimination import RaceState, evaluate_rounds, find_round
 from unhang.bench.records import BenchDir, Failure, Run, last_words
@@ -146,7 +146,7 @@ class Benchmark:
 
         asked = {protocol.ENV_STEP_TIMES: str(files), protocol.ENV_STEP_LIMIT: str(self._rules.steps)}
         asked[protocol.ENV_STEP_VARIABLES] = ",".join(sorted({name for one in self._arms.values() for name in one.changes}))
-        asked |= nccl_log.settings(self._arms.values(), nccl, os.environ)
+        asked |= effective_settings.nccl_settings(self._arms.values(), nccl, os.environ)
         supervisor = supervise.Supervisor(
             replace(arm.command, argv=tuple(word.replace(effective_settings.RUN_DIR, str(rundir.path)) for word in arm.command.argv)),
             rundir=rundir,
@@ -166,7 +166,7 @@ class Benchmark:
             with supervise.signals_kept(), gpu_counters.GpuCounters(Host()) as counters:
                 timer.start()
                 outcome = supervisor.run()
-            ranks = nccl_log.read(nccl, step_times.read(files, supervisor.arguments))
+            ranks = effective_settings.with_nccl_log(nccl, step_times.read(files, supervisor.arguments))
             # Beside the records of unhang run, which hold no values of variables that nobody asked for.
             shutil.rmtree(files)
         except OSError as e:
@@ -195,7 +195,7 @@ class Benchmark:
             steps=steps,
             in_force=found,
             set_by_script=own,
-            ranks=step_breakdown.measure(ranks, steps, counters.over),
+            ranks=step_times.measure(ranks, steps, counters.over),
             gpu_links=gpu_counters.links(Host(), {one.gpu for one in ranks if one.gpu}) if progress.round == 1 else (),
         )
         if (first := next((one for one in self._runs if one.arm == arm.name), None)) is not None:

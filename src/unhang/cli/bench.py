@@ -43,7 +43,7 @@ class _Command(TyperCommand):
         at = len(args) - len(words)
         # Behind -- it is a command.
         if words and args[at - 1 : at] != ["--"] and self.name == "compare":
-            from unhang.bench.presets import READY_MADE
+            from unhang.bench.arms import READY_MADE
 
             if words[0] in READY_MADE:
                 ctx.params["ready_made"] = args.pop(at)

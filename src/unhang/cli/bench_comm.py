@@ -8,18 +8,19 @@ from types import SimpleNamespace
 import msgspec
 import typer
 
-from unhang.bench import baseline, hardware
+from unhang.bench import baseline
 from unhang.bench import collective_bench as measuring
 from unhang.bench.collective_bench import LOCAL, OPS, Asked, Result, Row
 from unhang.bench.comparison import Comparison
-from unhang.cli import caches, json_errors
+from unhang.cli import json_errors
 from unhang.cli.bench import LEAST_ROUNDS, need_scipy
+from unhang.cli.options import cache_folder
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_UNDECIDED, UnhangError
 from unhang.facts.speed import FILE
 from unhang.i18n import msg
 from unhang.probes import live
-from unhang.report import language, screen
+from unhang.report import screen
 from unhang.report.collective_bench import INTERRUPTED, Report, check_table
 from unhang.settings.installed import installed
 from unhang.text import size
@@ -30,7 +31,7 @@ def comm(options: SimpleNamespace) -> None:
     asked = _asked(options)
     result = _measured(asked)
     memory = next((row.algbw_gbps for row in result.rows if row.op == "memory"), None)
-    report = Report(result=result, limit=None if result.group is None else hardware.limit(result.group, memory_gbps=memory))
+    report = Report(result=result, limit=None if result.group is None else measuring.link_limit(result.group, memory_gbps=memory))
     json_errors.answer(report.json(), report.print, as_json=options.as_json)
     raise typer.Exit(1 if result.stopped == "failed" or any(row.wrong for row in result.rows) else 0)
 
@@ -74,7 +75,7 @@ def check(options: SimpleNamespace) -> None:
         if all(one.outcome != "undecided" for one in found):
             break
     if not rows:
-        screen.echo(f"unhang: {INTERRUPTED.of(language.spoken())}", stderr=True)
+        screen.say(INTERRUPTED)
     if not found:
         raise typer.Exit(1)
     store.keep_check(found)
@@ -115,7 +116,7 @@ def _measured(asked: Asked, prefix: str = "") -> Result:
         if status.console.is_terminal:
             status.update(f"{prefix}{row.op} {size(row.size_bytes)}")
         elif row.op != last:
-            status.console.print(f"unhang: {prefix}{row.op}", markup=False)
+            status.console.print(f"unhang: {prefix}{row.op}")
         last = row.op
 
     with screen.status(f"{prefix}...") as status:
@@ -135,6 +136,6 @@ def _sound(asked: Asked, prefix: str, *, as_json: bool) -> tuple[Row, ...]:
 
 
 def _store() -> baseline.Store:
-    if (folder := caches.folder()) is None:
+    if (folder := cache_folder()) is None:
         raise UnhangError(msg("no cache can be used: HOME is not set, or the cache is ignored"))
     return baseline.Store(folder / FILE)

@@ -18,10 +18,8 @@ import typer
 
 from unhang import fsio
 from unhang.attach.step_times import is_of_interest, is_secret
-from unhang.bench import presets as ready_made
-from unhang.bench.arms import Arm, Rules
+from unhang.bench.arms import NONE, READY_MADE, Arm, Rules, ready_made_arms
 from unhang.bench.effective_settings import ARGUMENTS, BY_HOOK, REPORTED_AS, WORLD_SIZE
-from unhang.bench.presets import NONE, READY_MADE
 from unhang.bench.records import Asked, BenchDir
 from unhang.bench.runner import Benchmark
 from unhang.cli import json_errors, training_command
@@ -44,7 +42,6 @@ _WORK = {
 }
 # An arm that sets an environment variable names it with this prefix.
 _VARIABLE = "env."
-_GOES_ON = msg("goes on with {command}")
 # Options of a comparison that goes on: the others are those that it began with.
 _ANEW = frozenset({"--resume", "--budget", "--markdown", "--json", "--no-color"})
 
@@ -79,9 +76,7 @@ def run(verb: Literal["compare", "priorities"], options: SimpleNamespace, typed:
         directory = BenchDir.create(command.name, asked, private=private)
     directory.lock()
     if options.resume is not None:
-        screen.echo(
-            f"unhang: {_GOES_ON.fill(command=json_errors.shown(shlex.join(redact_command(command.argv)))).of(language.spoken())}", stderr=True
-        )
+        screen.say(msg("goes on with {command}", command=json_errors.shown(shlex.join(redact_command(command.argv)))))
     again = f"unhang bench {verb} --resume {fsio.as_argument(os.path.relpath(directory.path))}" + (" -- COMMAND" if asked.hides else "")
     with screen.status("...") as status:
         result = Benchmark(arms, rules, directory=directory, on_progress=bench.ProgressLine(arms, rules, status).show).run()
@@ -139,12 +134,12 @@ def _with_ready_made(command: Command, asked: Asked, names: Iterable[str] = READ
     here = of_settings.here(command.python, looks=True, hosts=commands.master(command)[1])
     batch = _work_of(Arm(name="", asked="", command=command), "batch")
     if asked.ready_made is not None:
-        arms = _apply(command, asked.ready_made, ready_made.arms(asked.ready_made, here, batch=batch))
+        arms = _apply(command, asked.ready_made, ready_made_arms(asked.ready_made, here, batch=batch))
         return replace(asked, arms=dict(zip(_LETTERS, (arm.asked for arm in arms), strict=False)))
     arms, left_out = [_of_settings(command, "none", NONE)], {}
     for name in names:
         try:
-            arms += _apply(command, name, ready_made.arms(name, here, batch=batch)[1:], arms)
+            arms += _apply(command, name, ready_made_arms(name, here, batch=batch)[1:], arms)
         except UnhangError as e:
             left_out[name] = e.message
     if len(arms) == 1:
@@ -275,7 +270,7 @@ def _of_settings(command: Command, name: str, text: str, *, reports: bool = True
     started = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     commands.check_reach(started, {**os.environ, **plan.applied.env, **variables})
     for said in settings.notes(plan, language.spoken()) if reports else ():
-        screen.echo(f"unhang: {name}: {said}", stderr=True)
+        screen.say(f"{name}: {said}")
     return Arm(
         name=name,
         asked=text,

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.cli import json_errors, unpacking
+from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
+from unhang.printable import one_line
 from unhang.report import screen
+from unhang.report.screen import reading
 
 if TYPE_CHECKING:
     from unhang.model import NotExamined
@@ -22,13 +25,10 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
 
     from unhang import fsio
     from unhang.diagnosis.redact import redact
-    from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
     from unhang.flight.rank_from_name import closed_ranks
     from unhang.flight.read_all import sum_up
     from unhang.logs.discovery import find
     from unhang.model import NotExamined
-    from unhang.printable import one_line
-    from unhang.report.screen import reading
 
     summed = [_dumps_of_run(p) for p in paths]
     of_runs = [left for _, left in summed if left is not None]
@@ -67,10 +67,10 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         next_step = f"unhang why {fsio.as_argument(folder)}"
         screen.echo(f"{one_line(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {one_line(next_step)}")
         for n in missed:
-            screen.echo(f"unhang: not in it: {one_line(n.what)}: {one_line(n.why)}", stderr=True)
+            screen.say(f"not in it: {one_line(n.what)}: {one_line(n.why)}")
         if others := [s.name for s in found.sources if s.name not in beside]:
             more = f" and {len(others) - _NAMES} more" if len(others) > _NAMES else ""
-            screen.echo(f"unhang: not in it: {', '.join(map(one_line, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", stderr=True)
+            screen.say(f"not in it: {', '.join(map(one_line, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}")
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK
 
 
@@ -78,13 +78,12 @@ def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
     """Of a run directory the dumps of its last incident, and what it holds beside them; anything else as it is."""
     from unhang import fsio
     from unhang.model import NotExamined
-    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
     run = RunDir(Path(path))
     if not RunDir.is_one(run.path) or (dumps := run.last_flight()) is None:
         return path, None
-    screen.echo(f"unhang: {one_line(path)} is a run directory: summing up {run.relative(dumps)}", stderr=True)
+    screen.say(f"{one_line(path)} is a run directory: summing up {run.relative(dumps)}")
     stacks = sum(1 for _ in (dumps.parent / "stacks").glob("rank*.json"))
     others = [f"the stacks of {stacks} rank{'s' if stacks != 1 else ''}"] if stacks else []
     others += ["the logs"] if any((run.path / "logs").glob("*")) else []

@@ -14,9 +14,9 @@ import typer
 from unhang import fsio
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor, duration
-from unhang.cli.stderr import say
+from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.i18n import in_language, msg
-from unhang.report import screen
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from unhang.facts.host import Host
@@ -110,9 +110,7 @@ def doctor(
     """
     from dataclasses import replace
 
-    from unhang.errors import UnhangError
     from unhang.facts.host import Host
-    from unhang.report import language
 
     chosen = language.chosen(lang)
     only = [area for areas in only or [] for area in areas.split(",") if area]
@@ -175,41 +173,41 @@ def doctor(
     if fix:
         from unhang.cli import doctor_fix
 
-        repair = doctor_fix.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen, goes_on=live)
+        dialogue = doctor_fix.Dialogue(yes=yes, quiet=as_json, lang=chosen)
+        repair = doctor_fix.repair(seen, examination, dialogue, goes_on=live)
         if repair.changed:
             seen = _seen(None, only, here)
             examination = _examined(seen, only, quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
         if not to_stdout and not as_json:
-            saved = msg("saved to {file}; on any machine: {command}")
-            say(saved.fill(file=str(save), command=f"unhang doctor --snapshot {shlex.quote(str(save))}"))
+            screen.say(
+                msg("saved to {file}; on any machine: {command}", file=str(save), command=f"unhang doctor --snapshot {shlex.quote(str(save))}")
+            )
     if live:
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     written = ""
-    if examination.live is not None and fix:
-        from unhang.cli import doctor_fix
+    if examination.live is not None and repair is not None:
         from unhang.remedies import ladder
 
-        found_here = doctor_fix.climb(examination.live, limit_s=fix_limit or ladder.LIMIT_S, quiet=as_json, lang=chosen)
+        found_here = doctor_fix.climb(examination.live, dialogue, limit_s=fix_limit or ladder.LIMIT_S)
         examination = replace(examination, ladder=found_here)
         if wanted := doctor_fix.proposed(found_here):
-            written, _ = doctor_fix.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
+            written = doctor_fix.write(wanted, repair, dialogue)
     if as_json:
         from unhang import encoding
 
-        found = (
-            encoding.plain(examination)
-            | ({} if not written else {"written": written})
-            | ({} if repair is None else {"repair": encoding.plain(repair)})
-        )
+        found = encoding.plain(examination)
+        if written:
+            found["written"] = written
+        if repair is not None:
+            found["repair"] = encoding.plain(repair)
         json_errors.print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
 def _refuse_no_directories(seen: Snapshot, given: list[str]) -> None:
     """What was asked for, and is not there; a file server that does not answer is a finding, and was waited for no longer than others."""
-    from unhang.errors import UnhangError
     from unhang.facts import storage
 
     places = {p.path: p for p in (seen.get(storage.SUBJECT) or storage.Storage(places=())).places}
@@ -259,8 +257,6 @@ def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
 
 def _opened(path: Path) -> Snapshot:
     # Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device.
-    from unhang import fsio
-    from unhang.errors import UnhangError
     from unhang.facts import snapshot_file
 
     try:
@@ -278,7 +274,6 @@ def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
     """What was asked for of it. Raises UnhangError where that is nothing."""
     from dataclasses import replace
 
-    from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
     asked = {s.id for s in snapshot.chosen(only)}
@@ -306,7 +301,6 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
     from unhang.diagnosis.doctor import handed_on
-    from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.facts import snapshot
     from unhang.facts.host import Host
 
@@ -326,7 +320,6 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 
 def _save(seen: Snapshot, path: Path) -> None:
     from unhang.diagnosis.doctor import handed_on
-    from unhang.errors import UnhangError
     from unhang.facts import snapshot_file
 
     # Text by text: what is taken out of the JSON as a whole may take its quotes along.
@@ -339,7 +332,6 @@ def _save(seen: Snapshot, path: Path) -> None:
 
 def _refuse_what_is_no_snapshot(path: Path) -> None:
     """A log, say, whose name stands where that of the new file should. An empty file holds nothing that could be lost."""
-    from unhang.errors import UnhangError
 
     try:
         there = path.stat()
@@ -364,7 +356,6 @@ def _write(path: Path, data: bytes) -> None:
 
 def _exit_code(examination: Examination, fail_on: Level) -> int:
     from unhang.diagnosis.doctor import SEVERITIES
-    from unhang.errors import EXIT_FOUND, EXIT_OK
 
     if fail_on == "never":
         return EXIT_OK

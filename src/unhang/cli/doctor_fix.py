@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
 from unhang.model import Examination, Live, Outcome, StageResult
 from unhang.remedies import cleaning, ladder, ladder_steps, settings_file, trial
-from unhang.report import ladder as climbing
 from unhang.report import ladder_report, repairs, screen
 from unhang.report.language import Language
 from unhang.settings.catalogue import PRESETS
@@ -39,107 +39,102 @@ class Repair:
         return any(s.outcome == "removed" for s in self.segments)
 
 
-def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, lang: Language, goes_on: bool = False) -> Repair:
-    """Ask before each thing is done, unless `yes`. Without a terminal, or where only JSON is to be printed, nobody is asked and nothing is done.
+class Dialogue:
+    """What is shown and asked. Where only JSON is to be printed (`quiet`), or without a terminal, nobody is asked: only `yes` agrees."""
 
-    `goes_on`: more is tried afterwards, and nothing is concluded here.
-    """
-    shared = seen.get(shm.SUBJECT)
-    steps = cleaning.propose(shared) if shared is not None else ()
-    wanted = settings_file.proposed(examination.findings)
-    can_ask = not quiet and sys.stdin.isatty()
-    asks = _Asks(yes=yes, can=can_ask, lang=lang)
-    console = None if quiet else screen.console()
-    if console is not None and (steps or wanted or not goes_on):
-        repairs.render_preview(steps, wanted, console, lang=lang)
-    removable = any(s.outcome == "proposed" for s in steps)
-    if console is not None and (removable or wanted) and not (yes or can_ask):
-        repairs.render_nobody_asked(console, lang=lang)
-    if removable and asks("remove"):
-        steps = cleaning.apply(steps)
-        if console is not None:
-            repairs.render_outcome(steps, console, lang=lang)
-    elif removable and console is not None and can_ask:
-        repairs.render_declined("remove", console, lang=lang)
-    written, why = _write(Path(settings_file.FILE), wanted, asks) if wanted else ("", "")
-    if console is not None and (written or why):
-        repairs.render_written(written, why, console, lang=lang)
-    elif wanted and console is not None and can_ask:
-        repairs.render_declined("write", console, lang=lang)
-    return Repair(segments=steps, settings=wanted, written=written, why=why)
+    def __init__(self, *, yes: bool, quiet: bool, lang: Language) -> None:
+        self._yes = yes
+        self._can_ask = not quiet and sys.stdin.isatty()
+        self._console = None if quiet else screen.console()
+        self._lang = lang
 
+    def show(self, render: Callable[..., None], *what: object) -> None:
+        if self._console is not None:
+            render(*what, self._console, lang=self._lang)
 
-def write(wanted: tuple[settings_file.Setting, ...], before: Repair | None, *, yes: bool, quiet: bool, lang: Language) -> tuple[str, str]:
-    """Ask, and write what was proven on this machine beside what was written `before`: the file, or why there is none; both empty where declined."""
-    can_ask = not quiet and sys.stdin.isatty()
-    names = {s.name for s in wanted}
-    earlier = before.settings if before is not None and before.written else ()
-    together = (*(s for s in earlier if s.name not in names), *wanted)
-    console = None if quiet else screen.console()
-    if console is not None:
-        repairs.render_preview((), together, console, lang=lang)
-        if not (yes or can_ask):
-            repairs.render_nobody_asked(console, lang=lang)
-    asks = _Asks(yes=yes, can=can_ask, lang=lang)
-    if earlier and asks("write"):
-        # Ours, of a moment ago.
-        try:
-            settings_file.write(Path(settings_file.FILE), together, overwrite=True)
-            written, why = settings_file.FILE, ""
-        except OSError as e:
-            written, why = "", f"cannot write {settings_file.FILE}: {e.strerror}"
-    else:
-        written, why = ("", "") if earlier else _write(Path(settings_file.FILE), together, asks)
-    if console is not None and (written or why):
-        repairs.render_written(written, why, console, lang=lang)
-    elif console is not None and can_ask:
-        repairs.render_declined("write", console, lang=lang)
-    return written, why
+    def say(self, id: str, style: str = "", **values: object) -> None:
+        if self._console is not None:
+            self._console.print(repairs.word(id, lang=self._lang, **values), style=style)
 
+    def warn_if_nobody_can_agree(self) -> None:
+        if not (self._yes or self._can_ask):
+            self.say("nobody-asked", "yellow")
 
-class _Asks:
-    def __init__(self, *, yes: bool, can: bool, lang: Language) -> None:
-        self._yes, self._can, self._lang = yes, can, lang
-
-    def __call__(self, question: str, *, even_with_yes: bool = False) -> bool:
+    def agrees(self, question: str, *, even_with_yes: bool = False) -> bool:
         if self._yes and not even_with_yes:
             return True
-        if not self._can:
+        if not self._can_ask:
             return False
         try:
-            return typer.confirm(repairs.question(question, self._lang), default=False)
+            return typer.confirm(repairs.word(question, lang=self._lang), default=False)
         except typer.Abort:
             # Ctrl-D. Ctrl-C has left before.
             screen.echo()
             return False
 
+    def decline(self, what: str) -> None:
+        if self._can_ask:
+            self.say(what)
 
-def _write(path: Path, wanted: tuple[settings_file.Setting, ...], asks: _Asks) -> tuple[str, str]:
-    """The file that was written, or why none was."""
-    if not asks("write"):
+
+def repair(seen: Snapshot, examination: Examination, dialogue: Dialogue, *, goes_on: bool = False) -> Repair:
+    """Ask before each thing is done. `goes_on`: more is tried afterwards, and nothing is concluded here."""
+    shared = seen.get(shm.SUBJECT)
+    steps = cleaning.propose(shared) if shared is not None else ()
+    wanted = settings_file.proposed(examination.findings)
+    if steps or wanted or not goes_on:
+        dialogue.show(repairs.render_preview, steps, wanted)
+    removable = any(s.outcome == "proposed" for s in steps)
+    if removable or wanted:
+        dialogue.warn_if_nobody_can_agree()
+    if removable and dialogue.agrees("remove"):
+        steps = cleaning.apply(steps)
+        dialogue.show(repairs.render_outcome, steps)
+    elif removable:
+        dialogue.decline("not-removed")
+    written, why = _write(wanted, dialogue) if wanted else ("", "")
+    return Repair(segments=steps, settings=wanted, written=written, why=why)
+
+
+def write(wanted: tuple[settings_file.Setting, ...], before: Repair, dialogue: Dialogue) -> str:
+    """Ask, and write what was proven on this machine beside what was written `before`: the file, "" where there is none."""
+    names = {s.name for s in wanted}
+    earlier = before.settings if before.written else ()
+    together = (*(s for s in earlier if s.name not in names), *wanted)
+    dialogue.show(repairs.render_preview, (), together)
+    dialogue.warn_if_nobody_can_agree()
+    written, _ = _write(together, dialogue, is_ours=bool(earlier))
+    return written
+
+
+def _write(wanted: tuple[settings_file.Setting, ...], dialogue: Dialogue, *, is_ours: bool = False) -> tuple[str, str]:
+    """The file that was written, or why none was; both empty where declined. `is_ours`: a file that is there was written a moment ago."""
+    if not dialogue.agrees("write"):
+        dialogue.decline("not-written")
         return "", ""
+    path, why = Path(settings_file.FILE), ""
     try:
         there = path.exists()
-        if there:
-            if fsio.bounded_read(path, _MOST_BYTES).decode(errors="replace") == settings_file.text(wanted):
-                return str(path), ""
-            if not asks("overwrite", even_with_yes=True):
-                raise FileExistsError
+        differs = there and not is_ours and fsio.bounded_read(path, _MOST_BYTES).decode(errors="replace") != settings_file.text(wanted)
+        if differs and not dialogue.agrees("overwrite", even_with_yes=True):
+            raise FileExistsError
         settings_file.write(path, wanted, overwrite=there)
     except FileExistsError:
-        return "", f"{path} is there already, and is left as it is"
+        why = f"{path} is there already, and is left as it is"
     except OSError as e:
-        return "", f"cannot write {path}: {e.strerror}"
+        why = f"cannot write {path}: {e.strerror}"
+    if why:
+        dialogue.show(repairs.render_refusal, why)
+        return "", why
+    dialogue.say("written", file=path)
     return str(path), ""
 
 
-def climb(live: Live, *, limit_s: float, quiet: bool, lang: Language) -> Outcome | None:
+def climb(live: Live, dialogue: Dialogue, *, limit_s: float) -> Outcome | None:
     """None where nothing that settings of communication could answer has failed."""
-    console = None if quiet else screen.console()
     failed = next((s for s in live.stages if s.state == "failed"), None)
     if failed is None or failed.stage in _ALONE:
-        if console is not None:
-            climbing.render_needless("nothing" if failed is None else "not-settings", console, lang=lang)
+        dialogue.say("needless" if failed is None else "not-settings")
         return None
     here = installed(live.python)
     bench = trial.Bench(
@@ -149,24 +144,17 @@ def climb(live: Live, *, limit_s: float, quiet: bool, lang: Language) -> Outcome
         environ=dict(os.environ),
         installed=here,
     )
-    if console is not None:
-        climbing.render_begin(limit_s, console, lang=lang)
-    found = ladder.climb(
-        bench,
-        ladder_steps.rungs(
-            verdict=failed.verdict,
-            installed=here,
-            backend=live.backend,
-            world_size=bench.world_size,
-            address=os.environ.get("MASTER_ADDR") or "127.0.0.1",
-            conservative=PRESETS["conservative"].settings,
-        ),
-        why=_why(failed),
-        limit_s=limit_s,
-        tell=lambda told: None if console is None else climbing.render_told(told, console, lang=lang),
+    dialogue.say("begin", "bold", s=limit_s)
+    rungs = ladder_steps.rungs(
+        verdict=failed.verdict,
+        installed=here,
+        backend=live.backend,
+        world_size=bench.world_size,
+        address=os.environ.get("MASTER_ADDR") or "127.0.0.1",
+        conservative=PRESETS["conservative"].settings,
     )
-    if console is not None:
-        climbing.render_end(found, console, lang=lang)
+    found = ladder.climb(bench, rungs, why=_why(failed), limit_s=limit_s, tell=lambda told: dialogue.show(repairs.render_told, told))
+    dialogue.show(repairs.render_end, found)
     return found
 
 
@@ -176,5 +164,6 @@ def _why(failed: StageResult) -> str:
 
 def proposed(outcome: Outcome | None) -> tuple[settings_file.Setting, ...]:
     """The change as a file of variables, where that is all of it: a part of it is not what was proven."""
-    found = {} if outcome is None else ladder_report.variables(outcome)
-    return tuple(settings_file.Setting(name=name, value=value, cause=outcome.why if outcome else "") for name, value in found.items())
+    if outcome is None:
+        return ()
+    return tuple(settings_file.Setting(name=name, value=value, cause=outcome.why) for name, value in ladder_report.variables(outcome).items())

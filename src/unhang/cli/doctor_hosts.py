@@ -11,7 +11,6 @@ from pathlib import Path
 
 from unhang import fsio
 from unhang.cli import json_errors
-from unhang.cli.stderr import say
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.hosts import hostlist, preflight
@@ -75,7 +74,7 @@ def examine(
             fsio.write_named(exclude, "".join(f"{name}\n" for name in result.bad).encode())
         except OSError as e:
             raise UnhangError(f"cannot write {exclude}: {e.strerror}") from e
-        say(msg("{n} hosts to leave out: {file}", n=len(result.bad), file=str(exclude)))
+        screen.say(msg("{n} hosts to leave out: {file}", n=len(result.bad), file=str(exclude)))
     if as_json:
         json_errors.print_json(result)
     else:

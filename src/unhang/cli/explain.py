@@ -9,7 +9,9 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Causes, Lang, NoColor
+from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.i18n import msg
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause
@@ -46,9 +48,7 @@ def explain(
     """Print what is known of a cause: what it is, why it happens, how it looks, what to do, what it is mistaken for."""
     from rich.markdown import Markdown
 
-    from unhang.errors import UnhangError
     from unhang.knowledge import catalogue
-    from unhang.report import language, screen
     from unhang.report.cause_page import for_terminal, list_for_terminal
 
     if check is not None or new:
@@ -71,12 +71,12 @@ def explain(
         return
     if show_list:
         for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(line)
         return
     if cause is None:
         raise UnhangError("name a cause", hint="unhang explain --list")
     if cause.strip().lower() == "unknown":
-        console.print(f"unknown: {language.LABELS[chosen]['unknown']}", markup=False)
+        console.print(f"unknown: {language.LABELS[chosen]['unknown']}")
         return
     page = Markdown(for_terminal(catalogue.get(cause), chosen))
     if console.is_terminal:
@@ -89,9 +89,7 @@ def explain(
 
 
 def _check(path: Path) -> int:
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.knowledge import site
-    from unhang.report import screen
 
     if not path.is_file():
         raise UnhangError(f"{path} is no file", hint="unhang explain --check causes/my-cause.toml")
@@ -104,9 +102,7 @@ def _check(path: Path) -> int:
 
 
 def _draft(lines: list[str]) -> int:
-    from unhang.errors import EXIT_OK
     from unhang.knowledge import site
-    from unhang.report import screen
 
     screen.echo(site.draft([one for line in lines for one in line.splitlines()]), end="")
     return EXIT_OK

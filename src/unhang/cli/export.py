@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,8 +12,9 @@ import typer
 from unhang import fsio
 from unhang.cli.json_errors import print_json
 from unhang.cli.options import Lang, NoColor
+from unhang.errors import UnhangError
 from unhang.i18n import in_language, msg
-from unhang.report import screen
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -87,9 +89,7 @@ def export(
 
     Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood. Of several files the worst.
     """
-    from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
-    from unhang.report import language
     from unhang.settings.setting import typed
 
     chosen = language.chosen(lang)
@@ -115,7 +115,7 @@ def export(
         write(output, found, force)
     for one in found.refused:
         what = msg("not carried").of(chosen)
-        screen.echo(f"unhang: {what}: {one.key}={typed(one.value)}: {in_language(one.why, chosen)}", stderr=True)
+        screen.say(f"{what}: {one.key}={typed(one.value)}: {in_language(one.why, chosen)}")
     if as_json:
         refused = [{"key": r.key, "value": r.value, "why": r.why} for r in found.refused]
         print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
@@ -141,7 +141,6 @@ def _export(
     python: str | None,
 ) -> Exported:
     from unhang.cli import settings as asked
-    from unhang.errors import UnhangError
     from unhang.remedies.exports import form_settings, forms, launch_command
 
     forms.form(form)
@@ -187,7 +186,6 @@ def _export(
 
 
 def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | None) -> None:
-    from unhang.errors import UnhangError
 
     for key, value, origin in typed:
         if key == "processes" and processes not in (None, value):
@@ -196,7 +194,6 @@ def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | No
 
 def _have_an_effect(form: str, where: Layout, options: Mapping[str, Collection[str]]) -> None:
     """`options` are what was typed, with what of the layout each gives. Raises UnhangError for one of which nothing would stand in the file."""
-    from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
 
     found = forms.form(form)
@@ -211,7 +208,6 @@ def _have_an_effect(form: str, where: Layout, options: Mapping[str, Collection[s
 
 def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
     """What an option and the command behind -- say."""
-    from unhang.errors import UnhangError
 
     if said is not None and behind is not None and said != behind:
         raise UnhangError(f"{option} {said}, and the command behind -- says {behind}: which of them?")
@@ -220,9 +216,7 @@ def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
 
 def _installed(python: str) -> Installed:
     """Raises UnhangError for what is no Python: nothing would be spelt for it."""
-    import shutil
 
-    from unhang.errors import UnhangError
     from unhang.settings.installed import installed
 
     if shutil.which(python) is None:
@@ -252,8 +246,6 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
 
 
 def write(output: Path, found: Exported, force: bool) -> None:
-    from unhang import fsio
-    from unhang.errors import UnhangError
 
     if not output.parent.is_dir():
         said = (

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unhang.cli import caches, several_hosts
 from unhang.cli import own_steps as of_own_steps
+from unhang.cli import training_command
+from unhang.cli.options import cache_folder
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
@@ -28,7 +29,7 @@ from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder, ladder_steps, outcome_store, trial
-from unhang.report import ladder_choice, ladder_report, language, screen
+from unhang.report import ladder_report, language, screen
 from unhang.settings.catalogue import PRESETS
 from unhang.settings.installed import installed as find_installed
 from unhang.settings.setting import Choice, Installed, applied
@@ -101,7 +102,7 @@ class Fallback:
         self._tell: Tell = _say_nothing
         self._limit_s = limit_s
         self._host = host or Host()
-        folder = caches.folder()
+        folder = cache_folder()
         self._path = None if folder is None else folder / outcome_store.FILE
         self._memory = outcome_store.Memory(self._path, trouble=lambda why: self._tell(events.Note(text=why)))
         self._installed: Installed | None = None
@@ -201,8 +202,7 @@ class Fallback:
             self._in_force = False
             if not (answerable and self.outcome.remembered):
                 back = msg("taken back, and forgotten") if is_gone else msg("taken back")
-                failed = msg("with {what} it failed before its first step: {back}")
-                self._note(failed.fill(what=_named(self.outcome), back=back))
+                self._note(msg("with {what} it failed before its first step: {back}", what=_named(self.outcome), back=back))
                 self.outcome = replace(
                     self.outcome,
                     chosen=None,
@@ -214,8 +214,7 @@ class Fallback:
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
             back = msg("forgotten") if is_gone else msg("taken back")
-            failed = msg("with {what} it failed all the same: that is {back}")
-            self._note(failed.fill(what=_named(self.outcome), back=back))
+            self._note(msg("with {what} it failed all the same: that is {back}", what=_named(self.outcome), back=back))
             self.outcome = None
             assert verdict is not None
             # What is forgotten is not kept either, whatever else is found.
@@ -311,7 +310,7 @@ class Fallback:
             key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
         )
         self._tell(events.Asking(ways=len(ways), within_s=max(0.0, round(until - time.monotonic(), 3))))
-        screen.echo(ladder_choice.menu(ways, lang=lang), stderr=True)
+        screen.echo(ladder_report.menu(ways, lang=lang), stderr=True)
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
         while number := self._number(len(ways), lang, bench.cancelled, until):
@@ -340,7 +339,7 @@ class Fallback:
     def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool], until: float) -> int | None:
         """0 where nobody can answer any more, None where nobody has until then: Ctrl-C has to be heard while we wait."""
         while True:
-            screen.echo(ladder_choice.question(lang=lang), stderr=True, end="")
+            screen.echo(ladder_report.question(lang=lang), stderr=True, end="")
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
                     # Behind what the terminal echoes.
@@ -353,10 +352,10 @@ class Fallback:
             line = os.read(sys.stdin.fileno(), 4096)
             if not line:
                 return 0
-            number = ladder_choice.read(line.decode(errors="replace"), most)
+            number = ladder_report.read_choice(line.decode(errors="replace"), most)
             if number is not None:
                 return number
-            screen.echo(ladder_choice.not_understood(most, lang=lang), stderr=True)
+            screen.echo(ladder_report.not_understood(most, lang=lang), stderr=True)
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried, or used that was."""
@@ -378,7 +377,7 @@ class Fallback:
 
     def _several(self) -> str | None:
         """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""
-        told = several_hosts.told(self._command, self._environ)
+        told = training_command.several_hosts(self._command, self._environ)
         return told or ("more ranks have joined than run here" if self._elsewhere else None)
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:

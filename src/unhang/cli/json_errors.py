@@ -12,9 +12,10 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from unhang.i18n import msg
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from unhang.report.console import Console
 
 REFUSAL_SCHEMA = "unhang/refusal/1"
 _answered = False
@@ -29,7 +30,6 @@ def answers(*, given: bool) -> None:
 def answer(document: object, show: Callable[[Console], object], *, as_json: bool) -> None:
     """Print the answer: the document as JSON, or what `show` prints on a console."""
     from unhang import encoding
-    from unhang.report import screen
 
     answers(given=True)
     if as_json:
@@ -44,7 +44,6 @@ def print_json(document: object) -> None:
     import msgspec
 
     from unhang import encoding
-    from unhang.report import screen
 
     screen.echo(msgspec.json.format(encoding.encode(document), indent=2).decode())
 
@@ -64,7 +63,6 @@ def tell(error: str, *, exitcode: int, cause: str | None = None, hint: str | Non
 
 def _print(error: str, *, exitcode: int, cause: str | None, hint: str | None) -> None:
     from unhang import encoding
-    from unhang.report import language, screen
 
     told: dict[str, object] = {"schema": REFUSAL_SCHEMA, "exitcode": exitcode}
     for name, said in (("error", error), ("cause", cause), ("try", hint)):
@@ -130,7 +128,6 @@ def _tell(error: Any) -> None:
 
 
 def _translate(error: Any) -> None:
-    from unhang.report import language
 
     as_it_is = error.show
     # Its own way to standard error would go around ours where that is no UTF-8.

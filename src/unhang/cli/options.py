@@ -1,4 +1,4 @@
-"""Options that several verbs have, and those that were typed, as words that start a command so again."""
+"""What verbs share: options, those that were typed as words that start a command so again, and the cache directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from unhang import cache
+from unhang.errors import UnhangError
 from unhang.report import screen
 
 
@@ -27,7 +29,6 @@ Private = Annotated[bool | None, typer.Option("--private/--no-private", help=_AL
 
 
 def _causes(folders: list[Path] | None) -> None:
-    from unhang.errors import UnhangError
     from unhang.knowledge import site
 
     if missing := next((folder for folder in folders or () if not folder.is_dir()), None):
@@ -93,3 +94,11 @@ def _words(names: Sequence[str], negated: Sequence[str], value: object) -> Itera
         yield min(names, key=len)
         # A float of a million seconds would go over to exponents.
         yield f"{one:.12g}" if isinstance(one, float) else str(one)
+
+
+def cache_folder() -> Path | None:
+    """The user's cache directory; None if no variable names one, or, with a note, if another user may have filled it."""
+    path, wrong = cache.directory()
+    if wrong is not None:
+        screen.say_once(wrong)
+    return path

@@ -13,7 +13,6 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor, duration
-from unhang.cli.stderr import say
 from unhang.errors import EXIT_FOUND, EXITS_INTERRUPTED, UnhangError
 from unhang.i18n import Text, msg, same
 from unhang.report import screen
@@ -145,7 +144,7 @@ def verify(
 
     chosen = language.chosen(lang)
     if repair and not verification.repair(dest):
-        say(msg("{dest} was not moved: --repair has nothing to rewrite", dest=dest))
+        screen.say(msg("{dest} was not moved: --repair has nothing to rewrite", dest=dest))
     found = verification.verify(dest, limit_s=limit)
     if as_json:
         json_errors.print_json(found)
@@ -221,7 +220,7 @@ def send(
     extras = packer.Extras(projects=project or (), requirements=with_wheels, include=(*(include or ()), *["."] * all_files))
     with _interruptible(msg("interrupted: hosts keep what they have; the same command goes on")), packer.stock(env, extras) as taken:
         for says in pack.ignored(taken.ignored):
-            say(says)
+            screen.say(says)
         results = transfer.send(
             taken,
             tuple(dict.fromkeys(hosts)),
@@ -229,7 +228,7 @@ def send(
             options=words,
             limit_s=limit,
             at_once=at_once,
-            tell=lambda host, says: say(same(f"{host}: ") + says),
+            tell=lambda host, says: screen.say(same(f"{host}: ") + says),
         )
     if as_json:
         json_errors.print_json({"schema": transfer.SCHEMA, "dest": dest, "total_bytes": taken.manifest.size_bytes, "hosts": results})
@@ -246,7 +245,7 @@ def _interruptible(says: Text) -> Iterator[None]:
         yield
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED:
-            say(says)
+            screen.say(says)
             json_errors.tell(says, exitcode=int(e.code or 0))
         raise
 

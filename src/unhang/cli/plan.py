@@ -13,13 +13,14 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor
+from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
 from unhang.i18n import msg
-from unhang.report import screen
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from unhang.bench.hardware import Limit
+    from unhang.bench.collective_bench import Limit
     from unhang.i18n import Text
     from unhang.launch.command import Command
     from unhang.plan.memory_model import Tracked
@@ -97,12 +98,9 @@ def plan(
     Exit code: 0 if a strategy fits; 1 if none does; 2 for bad input; 3 for our own failure; 130 for Ctrl-C.
     """
     from unhang.cli import export, training_command
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
-    from unhang.i18n import msg
     from unhang.launch import command as commands
     from unhang.plan import exported, recommend, training
     from unhang.plan.model_shape import Unshaped
-    from unhang.report import language
     from unhang.report import plan as report
 
     chosen = language.chosen(lang)
@@ -164,7 +162,7 @@ def plan(
         export.write(output, found := exported.write(form, made, row, name=output.name), force)
         said.append(report.written(row, output.name, found.companions, instead_of=made.row(strategy)))
     for text in said:
-        screen.echo(f"unhang: {text.of(chosen)}", stderr=True)
+        screen.say(text)
     measured = _measured(made, made.row(strategy), run) if run is not None else None
     if as_json:
         json_errors.print_json({"schema": SCHEMA, **{field.name: getattr(made, field.name) for field in fields(made)}, "calibration": measured})
@@ -188,7 +186,6 @@ def _progress(lang: str, doing: Text) -> Iterator[None]:
 
 def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) -> tuple[Shape | None, str | None]:
     """The shape, or what is to be called for the model. Raises Unshaped if there is none, UnhangError for bad input."""
-    from unhang.errors import UnhangError
     from unhang.plan import model_file, model_shape
 
     if model is None:
@@ -213,7 +210,6 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
 
 
 def _size(option: str, text: str | None) -> int | None:
-    from unhang.errors import UnhangError
     from unhang.settings.values import parse_size
 
     if text is None:
@@ -240,7 +236,6 @@ def _gpus() -> tuple[int, ...]:
 def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpus: float | None, gpus: tuple[int, ...]) -> Machine:
     from unhang.facts import limits, memory, snapshot
     from unhang.facts.host import Host
-    from unhang.i18n import msg
     from unhang.plan.recommend import Machine
 
     # With --gpu-memory another machine is planned for, of which nothing is known.
@@ -269,19 +264,17 @@ def _machine(asked: Training, gpu_bytes: int | None, host_bytes: int | None, cpu
 def _links(asked: Training) -> Limit | None:
     import socket
 
-    from unhang.bench import collective_bench, hardware
+    from unhang.bench import collective_bench
 
     here = socket.gethostname()
     hosts = tuple(here if rank < asked.per_node else "another" for rank in range(asked.world_size))
-    return hardware.limit(collective_bench.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
+    return collective_bench.link_limit(collective_bench.Group(backend="nccl", hosts=hosts, torch="", nccl=None, device=""), memory_gbps=None)
 
 
 def _tracked(
     model: str | None, callable_name: str | None, shape: Shape | None, asked: Training, strategies: Sequence[Strategy], python: str | None
 ) -> tuple[Tracked | None, list[Text]]:
     """What torch counted, and a note for what it could not, where the closed form stands in. Raises UnhangError where that cannot."""
-    from unhang.errors import UnhangError
-    from unhang.i18n import msg
     from unhang.launch import command as commands
     from unhang.plan import model_file, tracked
 

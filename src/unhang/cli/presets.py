@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor
-from unhang.report import screen
+from unhang.errors import UnhangError
+from unhang.report import language, screen
 
 
 def register(app: typer.Typer) -> None:
@@ -34,10 +37,8 @@ def presets(
 
     Presets of your own stand in unhang.toml. Start with one by `unhang run --preset NAME`; change a part of it by --set KEY=VALUE.
     """
-    from unhang import encoding
     from unhang.cli import settings as asked
-    from unhang.errors import UnhangError
-    from unhang.report import language
+    from unhang.launch import command as commands
     from unhang.report import settings as report
     from unhang.settings import plan
     from unhang.settings.catalogue import SETTINGS
@@ -58,17 +59,18 @@ def presets(
                 }
                 for s in SETTINGS.values()
             ]
-            _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "settings": listed}))
+            json_errors.print_json({"schema": report.PRESETS_SCHEMA, "settings": listed})
             return
         for line in report.catalogue(SETTINGS.values(), screen.width(console), chosen):
-            console.print(line, soft_wrap=True)
+            console.print(line)
         return
-    here, configured, names = asked.presets(python, [name] if name is not None else [])
-    found = [plan.preset(n, here, configured) for n in names]
+    configured = asked.configured(Path.cwd())
+    here = asked.here(python or commands.training_python(), looks=True)
+    found = [plan.preset(n, here, configured) for n in ((name,) if name is not None else plan.names(configured))]
     judged = [(p, plan.of_preset(p, here, configured)) for p in found]
     if as_json:
         listed = [report.of_preset(p, a, SETTINGS, chosen) for p, a in judged]
-        _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "here": here.installed, "presets": listed}))
+        json_errors.print_json({"schema": report.PRESETS_SCHEMA, "here": here.installed, "presets": listed})
         return
     width = screen.width(console)
     if name is not None:
@@ -76,10 +78,4 @@ def presets(
     else:
         lines = report.overview(judged, here.installed, width, chosen)
     for line in lines:
-        console.print(line, soft_wrap=True)
-
-
-def _print_json(text: bytes) -> None:
-    import msgspec
-
-    screen.echo(msgspec.json.format(text, indent=2).decode())
+        console.print(line)

@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang.cli.stderr import say
+from unhang.errors import UnhangError
 from unhang.i18n import msg
+from unhang.report import screen
 
 if TYPE_CHECKING:
     from unhang.diagnosis.ras import Told
@@ -26,7 +27,6 @@ _IS = "it is HOST, HOST:PORT, or a file that holds an answer"
 def judge(given: Sequence[str], *, apart_s: float | None, quiet: bool) -> Verdict:
     """The verdict on a job that is asked twice (None: `APART_S` apart, 0: once), or on answers in files. Raises UnhangError."""
     from unhang.diagnosis import ras
-    from unhang.errors import UnhangError
     from unhang.fsio import is_file
     from unhang.ras import NoHost, address
 
@@ -75,8 +75,7 @@ def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
     for again in (False, True) if apart_s else (False,):
         if again:
             if not quiet:
-                asked = msg("{where} answered; asking again in {s} s, to see whether anything moves")
-                say(asked.fill(where=str(where), s=f"{apart_s:g}"))
+                screen.say(msg("{where} answered; asking again in {s} s, to see whether anything moves", where=str(where), s=f"{apart_s:g}"))
             time.sleep(apart_s)
         answer = fetch(where)
         told.append(Told(report=answer.report(), bytes=len(answer.data)))
@@ -92,7 +91,6 @@ def _of_file(path: Path) -> Told:
 
 def _between(first: Told, second: Told) -> float | None:
     """Seconds between two answers; None where they do not tell when they were given. Raises UnhangError where the second is not the newer one."""
-    from unhang.errors import UnhangError
 
     older, newer = first.report, second.report
     if Path(older.source).samefile(newer.source):

@@ -16,9 +16,9 @@ import typer
 
 from unhang import encoding
 from unhang.attach import protocol
-from unhang.cli import caches, own_steps, training_command
+from unhang.cli import own_steps, training_command
 from unhang.cli.fallback import Fallback, Mode
-from unhang.cli.stderr import say
+from unhang.cli.options import cache_folder
 from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import EXITS_INTERRUPTED, RunDirError, UnhangError
 from unhang.i18n import msg
@@ -103,7 +103,7 @@ def run(request: Request) -> None:
     except SystemExit as e:
         if e.code in EXITS_INTERRUPTED and not beginning.over:
             beginning.undo()
-            say(msg("interrupted before the training began"))
+            screen.say(msg("interrupted before the training began"))
         raise
 
 
@@ -121,7 +121,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     _check_together(request, "--fallback off" if request.fallback else "[run] fallback of unhang.toml, which is off", mode)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     for line in training_command.notes(words, request.own_options, meant=request.set_apart):
-        screen.echo(f"unhang: {line}", stderr=True)
+        screen.say(line)
     command = training_command.resolve(
         words,
         module=request.module,
@@ -173,7 +173,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
 
         described = settings.described(plan)
         for line in settings.notes(plan, lang):
-            screen.echo(f"unhang: {line}", stderr=True)
+            screen.say(line)
     # One that a batch script has made stays.
     there = request.run_dir is not None and request.run_dir.exists()
     private = request.private if request.private is not None else configured is not None and configured.private
@@ -199,7 +199,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         options=Options(
             hang_after_s=request.hang_after_s,
             startup_s=request.startup_s,
-            pauses=None if (folder := caches.folder()) is None else folder / patience.FILE,
+            pauses=None if (folder := cache_folder()) is None else folder / patience.FILE,
             leave_hung=request.on_failure == "report",
             check_world=request.check_world,
             terminal_out=live.is_terminal("out"),
@@ -296,7 +296,7 @@ def write_report(rundir: RunDir, verdict: Verdict) -> None:
     except KeyboardInterrupt:
         return
     except Exception as e:
-        say(msg("no {file}: {error}", file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
+        screen.say(msg("no {file}: {error}", file=str(rundir.report_html), error=f"{type(e).__name__}: {e}"))
 
 
 def write_verdict_for_pod(outcome: supervise.Outcome) -> None:
@@ -316,7 +316,7 @@ def write_termination_log(text: str) -> None:
             file.write(text.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
     except OSError as e:
         if path != _TERMINATION_LOG or e.errno != errno.ENOENT:
-            screen.echo(f"unhang: {language.refusal(not_written(Path(path), e))}", stderr=True)
+            screen.say(language.refusal(not_written(Path(path), e)))
 
 
 def _is_about(error: OSError, directory: Path) -> bool:

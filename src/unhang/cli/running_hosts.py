@@ -17,7 +17,8 @@ from typing import NoReturn, get_args
 import typer
 
 from unhang import encoding
-from unhang.cli import caches, doctor_hosts, running
+from unhang.cli import doctor_hosts, running
+from unhang.cli.options import cache_folder
 from unhang.diagnosis.redact import redact_command
 from unhang.diagnosis.rerun_command import RunCommand
 from unhang.errors import RunDirError, UnhangError
@@ -129,10 +130,6 @@ def run(request: running.Request) -> NoReturn:
     )
 
 
-def _say(text: str) -> None:
-    screen.echo(f"unhang: {text}", stderr=True)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Member:
     """One of several hosts that were started one by one: where they meet, which one this is, and how many there are at least and at most."""
@@ -165,8 +162,8 @@ def _member(request: running.Request) -> _Member:
 
 def _take_part(request: running.Request, member: _Member) -> NoReturn:
     """Be one of the hosts that the first one starts the training on, and leave with its exit code. Raises UnhangError."""
-    exitcode, says = join.join(member.address, member.port, member.node_rank, python=request.python or sys.executable, say=_say)
-    _say(says or f"the training has ended with exit code {exitcode}")
+    exitcode, says = join.join(member.address, member.port, member.node_rank, python=request.python or sys.executable, say=screen.say)
+    screen.say(says or f"the training has ended with exit code {exitcode}")
     if request.pod and exitcode:
         running.write_termination_log(says)
     if request.as_json:
@@ -243,7 +240,7 @@ def _go(
             except OSError as e:
                 live.tell(events.Note(text=not_written(rundir.report, e)))
 
-    folder, job = caches.folder(), asked.job
+    folder, job = cache_folder(), asked.job
     trainer = training.Training(
         asked,
         rundir=rundir,

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.attach import protocol
-from unhang.cli import several_hosts
-from unhang.cli.stderr import say_once
+from unhang.cli import training_command
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.launch import command as commands
 from unhang.launch.command import Command
+from unhang.report import screen
 from unhang.settings import catalogue, choosing, configuration, support
 from unhang.settings import plan as planning
 from unhang.settings.choosing import Here
@@ -150,7 +150,7 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
         return found
     said = msg("{origin} interface: this machine has no {missing}", origin=one.origin, missing=", ".join(missing))
     listed = ", ".join(here)
-    if one.is_typed and several_hosts.told(command, environ) is None:
+    if one.is_typed and training_command.several_hosts(command, environ) is None:
         raise UnhangError(
             said,
             cause="the name is misspelt, or another machine's",
@@ -166,11 +166,5 @@ def configured(start: Path) -> Configuration:
     """Read unhang.toml; if it is ignored, say why. Raises UnhangError."""
     found = configuration.load(start)
     if found.ignored:
-        say_once(found.ignored)
+        screen.say_once(found.ignored)
     return found
-
-
-def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:
-    """The machine, the configuration, and the names of the presets that were asked for, all where none was."""
-    found = configured(Path.cwd())
-    return here(python or commands.training_python(), looks=True), found, tuple(names) or planning.names(found)

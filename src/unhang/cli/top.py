@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli.options import Lang, NoColor, duration
-from unhang.cli.stderr import say
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, MissingExtra, RunDirError, UnhangError, interrupted_by
 from unhang.i18n import NOTHING, msg
-from unhang.report import screen
+from unhang.printable import one_line
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from unhang.records.run_follower import Looker
@@ -49,8 +50,6 @@ def top(
     run gone; a run that ended badly); 2 for bad input, or where it cannot be told how the run stands; 3 for our own failure; 130 if
     interrupted (143 by SIGTERM).
     """
-    from unhang.errors import UnhangError
-    from unhang.report import language
 
     chosen = language.chosen(lang)
     if follow and not as_json:
@@ -60,7 +59,7 @@ def top(
     path = _run_dir(run_dir)
     looker = _looker(path)
     if not (once or as_json) and not _is_terminal():
-        say(msg("this is no terminal: one picture, as of --once"))
+        screen.say(msg("this is no terminal: one picture, as of --once"))
         once = True
     if once or (as_json and not follow):
         picture = looker.look()
@@ -78,8 +77,6 @@ def top(
 
 def _run_dir(given: str | None) -> Path:
     """Raises UnhangError where there is none."""
-    from unhang.errors import RunDirError, UnhangError
-    from unhang.printable import one_line
     from unhang.records.rundir import RunDir, runs_in
 
     if given == "":
@@ -98,7 +95,7 @@ def _run_dir(given: str | None) -> Path:
     if runs:
         if given is None or len(runs) > 1:
             others = msg(", the newest of {n} runs", n=len(runs)) if len(runs) > 1 else NOTHING
-            say(msg("showing {run}{others}", run=one_line(str(runs[-1])), others=others))
+            screen.say(msg("showing {run}{others}", run=one_line(str(runs[-1])), others=others))
         return runs[-1]
     if given is None:
         raise RunDirError("there is no run here", cause="unhang run makes run directories as runs/<name>-<time>/", hint="unhang top RUN_DIR")
@@ -128,7 +125,6 @@ def _is_terminal() -> bool:
 
 
 def _exitcode(picture: RunSnapshot) -> int:
-    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER
 
     return EXIT_FOUND if picture.is_wrong else EXIT_OK if picture.is_known else EXIT_USER
 
@@ -158,7 +154,6 @@ def _follow(looker: Looker, every_s: float) -> int:
 
 def _watch(looker: Looker, *, every_s: float, everything: bool, lang: Language) -> int:
     from unhang.cli.main import answer_interrupts
-    from unhang.errors import MissingExtra, interrupted_by
 
     # What is no run directory is said before the screen is taken.
     first = looker.look()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unhang.text import Text
+
 if TYPE_CHECKING:
     from unhang.logs.discovery import Discovered
     from unhang.model import NotExamined, Verdict
@@ -40,7 +42,6 @@ class Given:
 
         from unhang import encoding
         from unhang.model import Verdict
-        from unhang.text import Text
 
         told = encoding.plain(replace(verdict, not_examined=tuple(n for n in verdict.not_examined if not self._was_read(n))))
 

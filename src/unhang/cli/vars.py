@@ -10,7 +10,9 @@ import typer
 
 from unhang.cli import json_errors
 from unhang.cli.options import Lang, NoColor
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.i18n import msg
+from unhang.report import language, screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,12 +54,10 @@ def vars(
     from dataclasses import replace
 
     from unhang import fsio
-    from unhang.cli import caches
-    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+    from unhang.cli.options import cache_folder
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.variable_readers import Reader
-    from unhang.report import language, screen
     from unhang.variables import examine
 
     chosen = language.chosen(lang)
@@ -71,7 +71,7 @@ def vars(
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
         seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None, plugins=())
-    reader = Reader(caches.folder())
+    reader = Reader(cache_folder())
     plugins = variable_readers.plugins(host) if libs is None else None
     scan = examine.scanner(found if plugins is None else (*found, plugins), reader)
     if show_all and what:
@@ -93,7 +93,6 @@ def vars(
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
     """What was asked for, and what of several files could not be read. Raises UnhangError where none could."""
     from unhang import fsio
-    from unhang.errors import UnhangError
     from unhang.files import opening
     from unhang.model import NotExamined
     from unhang.variables import examine
@@ -128,7 +127,6 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
 
 def _read(name: str) -> Parsed:
     from unhang import fsio
-    from unhang.errors import UnhangError
     from unhang.files import opening
     from unhang.variables.known import is_known
 
@@ -151,7 +149,6 @@ def _read(name: str) -> Parsed:
 
 def _of_file(path: Path) -> bytes:
     from unhang import fsio
-    from unhang.errors import UnhangError
     from unhang.files import opening
 
     # A shell's <(command) is one, too, and has a writer.

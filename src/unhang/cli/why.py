@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang import fsio
 from unhang.cli import json_errors, unpacking
 from unhang.cli.options import Causes, Lang, NoColor
-from unhang.cli.stderr import say
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.i18n import NOTHING, Text, msg
-from unhang.report import screen
+from unhang.printable import one_line
+from unhang.report import language, screen
+from unhang.report.screen import reading
 
 if TYPE_CHECKING:
     from unhang.cli.unpacking import Given
@@ -84,16 +88,13 @@ def why(
     found and a part of it could not be read, or no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes
     early (| head) changes none of them.
     """
-    from unhang import fsio
-    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.knowledge import site
-    from unhang.report import language
 
     if as_json and markdown:
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
     if not paths and not ras and _is_fed():
-        say(msg("reading standard input"))
+        screen.say(msg("reading standard input"))
         paths = ["-"]
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if fsio.is_dir('runs') else 'train.log'}")
@@ -116,7 +117,7 @@ def why(
     if report is not None:
         check_report(report)
     for problem in site.load()[1]:
-        say(msg("a cause of yours is not used: {problem}", problem=problem))
+        screen.say(msg("a cause of yours is not used: {problem}", problem=problem))
     beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
@@ -146,7 +147,6 @@ def why(
 
 def _refuse_no_logs(verdict: Verdict) -> None:
     """Where not one line of a log was read, nothing can be said: a script must not take that for healthy."""
-    from unhang.errors import UnhangError
     from unhang.logs.discovery import EMPTY
     from unhang.logs.kinds import no_log
 
@@ -171,15 +171,15 @@ def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Languag
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything, again=again)
     if beside.trunk is not None:
-        from unhang.report.stacks import render as render_stacks
+        from unhang.report.details import render_stacks
 
         render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
     for said in beside.untold:
-        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {said}")
     if judged is not None:
-        from unhang.report.timeline import render
+        from unhang.report.details import render_timeline
 
-        render(judged, console, lang=lang)
+        render_timeline(judged, console, lang=lang)
 
 
 def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict:
@@ -189,16 +189,12 @@ def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict
 
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
-    from unhang import fsio
-    from unhang.errors import UnhangError
-    from unhang.printable import one_line
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
     holding = RunDir.holding(alone) if alone is not None and fsio.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
-        part = msg("{path} is part of the run directory {run}: judging that")
-        say(part.fill(path=one_line(str(alone)), run=_shortest(holding.path)))
+        screen.say(msg("{path} is part of the run directory {run}: judging that", path=one_line(str(alone)), run=_shortest(holding.path)))
         incident = incident or holding.incident_of(alone)
         paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
@@ -212,15 +208,14 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
         rundir = RunDir.open(Path(rundirs[0]))
         if rundir.path != Path(rundirs[0]):
-            kept = msg("{run} was full: judging what was kept in {there}")
-            say(kept.fill(run=one_line(rundirs[0]), there=one_line(str(rundir.path))))
+            screen.say(msg("{run} was full: judging what was kept in {there}", run=one_line(rundirs[0]), there=one_line(str(rundir.path))))
         verdict = judge(rundir, number=incident)
         beside.take_run(rundir, verdict, incident)
         return verdict, None
     if runs:
         return _newest(runs, paths[0], incident, beside), None
     if "-" in paths and sys.stdin.isatty():
-        say(msg("reading standard input; end it with Ctrl-D"))
+        screen.say(msg("reading standard input; end it with Ctrl-D"))
     from unhang.logs.discovery import find
 
     found = find(paths)
@@ -235,8 +230,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
             more = msg(", which has no record of an incident")
             if holding.incident_numbers():
                 more = msg(", which knows more: {again}", again=f"unhang why {fsio.as_argument(run)}")
-            belongs = msg("{path} is part of the run directory {run}{more}")
-            say(belongs.fill(path=one_line(paths[0]), run=run, more=more))
+            screen.say(msg("{path} is part of the run directory {run}{more}", path=one_line(paths[0]), run=run, more=more))
         verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
         if holding is not None and alone is not None:
             from unhang.diagnosis.interrupted import ended_by_us
@@ -246,8 +240,6 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
-    from unhang import fsio
-    from unhang.errors import UnhangError
 
     if attempt is not None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {fsio.as_argument(path)}")
@@ -257,14 +249,12 @@ def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | 
     """The verdict on the newest run directory in an archive."""
     from unhang.diagnosis.why import judge_packed
     from unhang.logs.discovery import STDIN
-    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
     _refuse_attempt(attempt, name)
     archive = STDIN if name == "-" else name
     newest = unpacked.runs[-1]
-    judging = msg("judging the run directory {run}{others}")
-    say(judging.fill(run=newest.name, others=_of_several(len(unpacked.runs), one_line(archive))))
+    screen.say(msg("judging the run directory {run}{others}", run=newest.name, others=_of_several(len(unpacked.runs), one_line(archive))))
     verdict = judge_packed(unpacked, archive, number=incident)
     beside.take_run(RunDir(newest.path), verdict, incident)
     return verdict
@@ -277,14 +267,12 @@ def _of_several(count: int, where: str) -> Text:
 
 def _shortest(path: Path) -> str:
     """A path as somebody would type it here."""
-    from unhang.printable import one_line
 
     return one_line(min(str(path), os.path.relpath(path), key=len))
 
 
 def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
-    from unhang.errors import UnhangError
 
     try:
         verdict, judged = _verdict_on(given.found, paths, attempt, quiet=quiet, beside=beside)
@@ -295,18 +283,15 @@ def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: 
 
 
 def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
-    from unhang.errors import UnhangError
 
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
         return judged.verdict, judged
     if attempt is not None and not found.sources:
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
-    from dataclasses import replace
 
     from unhang.diagnosis.recorders import examine, examine_with_logs, explained, times
     from unhang.flight.read_all import record_all
-    from unhang.report.screen import reading
 
     found, blank = unpacking.set_apart(found)
     if not found.sources:
@@ -327,31 +312,26 @@ def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, qui
 
 def _title(paths: list[str]) -> str:
     """What was given, where it has one name."""
-    from unhang.printable import one_line
 
     return one_line(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
 def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
-    from unhang.cli import caches
+    from unhang.cli.options import cache_folder
     from unhang.diagnosis.logs import judge_logs
-    from unhang.report.screen import reading
 
     with reading(quiet=quiet) as progress:
-        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)
+        judged = judge_logs(paths, attempt=attempt, cache=cache_folder(), progress=progress, found=found, recorded=recorded)
     if judged.attempts > 1 and not quiet:
-        attempt_of = msg("attempt {n} of {all} (--attempt N for another one)")
-        say(attempt_of.fill(n=judged.attempt, all=judged.attempts))
+        screen.say(msg("attempt {n} of {all} (--attempt N for another one)", n=judged.attempt, all=judged.attempts))
     return judged
 
 
 def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
-    from unhang.printable import one_line
     from unhang.records.rundir import RunDir
 
-    judging = msg("judging {run}{others}")
-    say(judging.fill(run=one_line(str(runs[-1])), others=_of_several(len(runs), one_line(folder))))
+    screen.say(msg("judging {run}{others}", run=one_line(str(runs[-1])), others=_of_several(len(runs), one_line(folder))))
     verdict = judge_newest(runs, Path(folder), number=incident)
     beside.take_run(RunDir(runs[-1]), verdict, incident)
     return verdict

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang import fsio
-from unhang.cli.stderr import say
+from unhang.errors import UnhangError
 from unhang.i18n import msg
-from unhang.report import language
+from unhang.printable import one_line
+from unhang.report import language, screen
+from unhang.report.screen import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,9 +92,6 @@ class Beside:
             )
 
     def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundle]) -> None:
-        from unhang.errors import UnhangError
-        from unhang.printable import one_line
-        from unhang.report.screen import counting
 
         name = one_line(str(target))
         try:
@@ -101,12 +100,11 @@ class Beside:
         except OSError as e:
             self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
             return
-        wrote = msg("wrote {name}: {n} files, {size}")
-        say(wrote.fill(name=name, n=len(written.names), size=_size(size)))
-        say(msg("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it"))
+        screen.say(msg("wrote {name}: {n} files, {size}", name=name, n=len(written.names), size=_size(size)))
+        screen.say(msg("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it"))
         for left in written.left_out:
             reason = ": ".join(language.reason(said, language.spoken()) for said in (left.what, left.why))
-            say(msg("left out of it: {reason}", reason=reason))
+            screen.say(msg("left out of it: {reason}", reason=reason))
 
 
 def _size(size: int) -> str:
@@ -114,7 +112,6 @@ def _size(size: int) -> str:
 
 
 def check_bundle(bundle: Path, ras: list[str] | None) -> None:
-    from unhang.errors import UnhangError
 
     if ras:
         raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
@@ -135,8 +132,6 @@ def check_report(report: Path) -> None:
 
 def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
     """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
-    from unhang.errors import UnhangError
-    from unhang.printable import one_line
 
     name = f"{option} {one_line(str(target))}"
     hint = f"unhang why train.log {option} {example}"
@@ -155,8 +150,6 @@ def _check_target(option: str, target: Path, endings: tuple[str, ...], example: 
 
 
 def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Language) -> None:
-    from unhang.errors import UnhangError
-    from unhang.printable import one_line
     from unhang.report.html import render
 
     page, named = render(verdict, scene, lang=lang).encode("utf-8", "replace"), one_line(str(path))
@@ -164,4 +157,4 @@ def write_report(path: Path, verdict: Verdict, scene: Scene | None, lang: Langua
         fsio.write_named(path, page)
     except OSError as e:
         raise UnhangError(f"cannot write the report {named}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
-    say(msg("wrote {path}", path=named))
+    screen.say(msg("wrote {path}", path=named))

@@ -16,9 +16,8 @@ from typing import Any
 
 from unhang.errors import RunDirError
 from unhang.model import ProcessId, Verdict
-from unhang.records.monitor_file import LAST_BYTES, Monitored, Snapshots
 from unhang.records.run_snapshot import STATES, Job, Memory, Phase, Rank, RunSnapshot, State, Supervisor, Trouble, VerdictSummary
-from unhang.records.run_so_far import History
+from unhang.records.run_so_far import LAST_BYTES, History, Monitored, Snapshots
 from unhang.records.rundir import RUN_SCHEMA, RunDir
 from unhang.records.status import NOW_SCHEMA, Now, RankNow
 from unhang.records.tail import Appended, Replaced

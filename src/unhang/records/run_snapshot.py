@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unhang.records.monitor_file import Monitored
-from unhang.records.run_so_far import Happened
+from unhang.records.run_so_far import Happened, Monitored
 from unhang.records.status import Place
 
 TOP_SCHEMA = "unhang/top/1"

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
@@ -19,14 +18,13 @@ from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outcome
 from unhang.bench.effective_settings import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.elimination import RaceState
-from unhang.bench.explain import explain
+from unhang.bench.explain import explain, summarize
 from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
-from unhang.bench.step_breakdown import summarize
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.text import counted
 
 OUTCOMES: dict[Outcome, Text] = {
@@ -87,18 +85,16 @@ class Report:
         """The table, the sentence of each verdict, and what should be known about it."""
         console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
         if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
-            console.print(
-                msg("time against {baseline}: * mean, = interval, : margin", baseline=self.arms[0].name).of(self.lang), markup=False, soft_wrap=True
-            )
+            console.print(msg("time against {baseline}: * mean, = interval, : margin", baseline=self.arms[0].name).of(self.lang))
             for line in bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)):
-                console.print(line, markup=False, soft_wrap=True)
+                console.print(line)
         console.print()
         if self.state.runs and not self.rules.is_race:
             console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
             console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes()):
             for line in fold(says.of(self.lang), screen.width(console)):
-                console.print(line, markup=False, soft_wrap=True)
+                console.print(line)
 
     def verdicts(self) -> Iterator[Text]:
         """The sentence of each arm, or of all together."""
@@ -277,7 +273,7 @@ class ProgressLine:
             self._say(msg("not measured any more: {arms}", arms=", ".join(left)))
 
     def _say(self, says: Text) -> None:
-        self._status.console.print(f"unhang: {says.of(self._lang)}", markup=False, soft_wrap=True)
+        self._status.console.print(f"unhang: {says.of(self._lang)}")
 
 
 def _so_far(one: Comparison) -> Text:

@@ -1,4 +1,4 @@
-"""What is known of one cause, as a page: for the documentation (Markdown, both languages) and for the terminal."""
+"""What is known of one cause, as a page for the terminal."""
 
 from __future__ import annotations
 
@@ -8,36 +8,19 @@ from rich.cells import cell_len
 
 from unhang.i18n import in_language
 from unhang.knowledge.cause import Cause
-from unhang.report.folding import fold
+from unhang.report.console import fold
 from unhang.report.language import LABELS, Language
-from unhang.report.markdown import code
-from unhang.report.terminal import says
-
-
-def page(cause: Cause) -> str:
-    """The page of a release, English first."""
-    return "\n".join([f"# {cause.id}", "", *_part(cause, "en"), "---", "", *_part(cause, "zh")])
-
-
-def index(causes: Iterable[Cause]) -> str:
-    """The table of all causes."""
-    lines = [
-        "<!-- made by scripts/generate_docs.py; do not edit -->",
-        "# Causes",
-        "",
-        "Every verdict names one of these. A root can be the primary cause; a symptom only says that somebody else failed or was late.",
-        "`unhang explain CAUSE` prints all that is known of one: why it happens, how it looks, what to do, what it is mistaken for.",
-        "",
-        "| cause | role | what it means | 含义 |",
-        "|---|---|---|---|",
-    ]
-    lines += [f"| {c.id} | {c.role} | {c.title} | {c.title.of('zh')} |" for c in causes]
-    return "\n".join(lines) + "\n"
+from unhang.report.markdown import filled
 
 
 def for_terminal(cause: Cause, lang: Language) -> str:
-    """The same in one language, as Markdown that rich can show."""
-    return "\n".join([f"# {cause.id}", "", *_part(cause, lang)])
+    """As Markdown that rich can show."""
+    return f"# {cause.id}\n\n{part(cause, lang)}"
+
+
+def part(cause: Cause, lang: Language) -> str:
+    """The page in one language, without its heading."""
+    return filled("cause", lang, cause=cause, labels=LABELS[lang])
 
 
 def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> Iterator[str]:
@@ -54,55 +37,3 @@ def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> It
             yield c.id
             head = f"  {role}  "
         yield from fold(in_language(c.title, lang), width, first=head, deeper=" " * cell_len(head))
-
-
-def _part(cause: Cause, lang: Language) -> Iterator[str]:
-    labels = LABELS[lang]
-    yield f"## {in_language(cause.title, lang)}"
-    yield ""
-    yield f"*{labels[cause.role]}*"
-    yield ""
-    if lang == "en":
-        yield cause.explain[lang]
-        yield ""
-        for label, text in ((labels["what"], cause.what), (labels["why"], cause.why)):
-            if not text:
-                continue
-            yield f"**{label}.** {text}"
-            yield ""
-    else:
-        # Details are kept in English only: they quote programs. The explanation says both.
-        yield f"**{labels['what']}，{labels['why']}。** {cause.explain[lang]}"
-        yield ""
-    if cause.remedies:
-        yield f"### {labels['remedies']}"
-        yield ""
-        for remedy in cause.remedies:
-            yield f"- {says(remedy, lang)}"
-            ran = [*(f"export {k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])]
-            if ran:
-                yield ""
-                yield "  ```sh"
-                yield from (f"  {line}" for line in ran)
-                yield "  ```"
-            if remedy.verify:
-                yield ""
-                yield f"  {LABELS[lang]['verify']}: {code(remedy.verify)}"
-        yield ""
-    if cause.mistaken_for:
-        yield f"### {labels['mistaken_for']}"
-        yield ""
-        yield from (f"- **{other}**: {how}" for other, how in cause.mistaken_for.items())
-        yield ""
-    if cause.hits:
-        yield f"### {labels['looks']}"
-        yield ""
-        yield "```text"
-        yield from (line.strip() for line in cause.hits)
-        yield "```"
-        yield ""
-    if lang == "en":
-        yield f"### {labels['sources']}"
-        yield ""
-        yield from (f"- <{source}>" for source in cause.sources)
-        yield ""

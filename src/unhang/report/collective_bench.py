@@ -7,16 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from unhang.bench.baseline import Baseline, named
-from unhang.bench.collective_bench import Result, Row
+from unhang.bench.collective_bench import Limit, Result, Row
 from unhang.bench.comparison import Comparison
-from unhang.bench.hardware import Limit
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.report import language
 from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
+from unhang.report.console import Console
 from unhang.text import counted, size
 
 _BAR_CELLS = 20
@@ -47,7 +46,7 @@ class Report:
             if pairs := {row.pair: row for row in rows if row.pair is not None}:
                 console.print(self._matrix(pairs))
         for says in self.says():
-            console.print(says.of(self.lang), markup=False, soft_wrap=True)
+            console.print(says.of(self.lang))
 
     def says(self) -> Iterable[Text]:
         group, result = self.result.group, self.result
@@ -68,8 +67,7 @@ class Report:
             yield msg("the link: {what}, {gbps} GB/s", what=self.limit.what, gbps=f"{self.limit.gbps:.4g}")
         if of_pairs := list({row.pair: row for row in result.rows if row.pair is not None and row.calls}.values()):
             low, high = (duration(of(row.mean_s for row in of_pairs)) for of in (min, max))
-            says = msg("pairs: {size} in {low} to {high} (mean of each pair)")
-            yield says.fill(size=size(of_pairs[0].size_bytes), low=low, high=high)
+            yield msg("pairs: {size} in {low} to {high} (mean of each pair)", size=size(of_pairs[0].size_bytes), low=low, high=high)
         for row in result.rows:
             if row.wrong or row.lacking:
                 how = msg("wrong result: {why}") if row.wrong else msg("not in this backend: {why}")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
-from unhang.i18n import Labels, in_language
+from unhang.i18n import Words, in_language
 from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.language import Language, unseen
 from unhang.report.terminal import ran, says
 from unhang.text import Text as Said
@@ -27,17 +26,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _OURS = "unhang doctor --fix"
-_WORDS = Labels(
-    {
-        "same": "{a} and {b} do not differ in what was looked at",
-        "taken": "{host}, as it was on {taken}",
-        "leads_to": "leads to",
-        "unread": "not looked at",
-        "besides": "; not looked at: {what}",
-        "comma": ", ",
-        "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
-    }
-)
+_WORDS = Words("doctor")
 
 
 def render(
@@ -54,25 +43,25 @@ def render(
     `titles` are those of areas that are no subjects of a machine.
     """
     if elsewhere:
-        console.print(_WORDS[lang]["taken"].format(host=examination.host, taken=examination.taken), soft_wrap=True, highlight=False, markup=False)
+        console.print(_WORDS[lang]["taken"].format(host=examination.host, taken=examination.taken))
     for line in _lines(examination, screen.width(console), lang, details, titles or {}):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def render_differences(differences: Sequence[Difference], a: str, b: str, console: Console, *, lang: Language) -> None:
     """Print what differs, area by area."""
     width = screen.width(console)
     if not differences:
-        console.print(_WORDS[lang]["same"].format(a=a, b=b), soft_wrap=True, markup=False)
+        console.print(_WORDS[lang]["same"].format(a=a, b=b))
     titles = {s.id: in_language(s.title, lang) for s in snapshot.subjects().values()}
     for area in dict.fromkeys(d.area for d in differences):
-        console.print(Text(titles[area], style="bold"), soft_wrap=True)
+        console.print(Text(titles[area], style="bold"))
         for d in (d for d in differences if d.area == area):
             if d.path:
-                console.print(Text(f"  {d.path}", style="cyan"), soft_wrap=True)
+                console.print(Text(f"  {d.path}", style="cyan"))
             for name, value in ((a, d.a), (b, d.b)):
                 for line in fold(f"{name}: {value}", width, first="    ", deeper="      "):
-                    console.print(Text(line), soft_wrap=True)
+                    console.print(Text(line))
 
 
 def _lines(examination: Examination, width: int, lang: Language, details: bool, named: Mapping[str, Said]) -> Iterator[Text]:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from unhang.hosts.preflight import AREAS, Link, Result
 from unhang.i18n import msg
 from unhang.report import doctor
+from unhang.report.console import Console
 
 if TYPE_CHECKING:
     from unhang.report.language import Language
@@ -26,9 +26,9 @@ def render(result: Result, console: Console, *, lang: Language) -> None:
     doctor.render(result.examination, console, lang=lang, titles=AREAS)
     if any(f.area == "links" for f in result.examination.findings):
         for line in _picture(result, lang):
-            console.print(line, soft_wrap=True, highlight=False)
+            console.print(line)
     if result.bad:
-        console.print(msg("leave out: {hosts}", hosts=",".join(result.bad)).of(lang), soft_wrap=True, highlight=False, markup=False)
+        console.print(msg("leave out: {hosts}", hosts=",".join(result.bad)).of(lang))
 
 
 def _picture(result: Result, lang: Language) -> Iterator[Text]:

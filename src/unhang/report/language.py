@@ -11,50 +11,13 @@ from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 from unhang.errors import UnhangError
-from unhang.i18n import Labels, Text, sentences
+from unhang.i18n import Text, Words, sentences
 
 Language = Literal["en", "zh"]
 
-STANDINGS = Labels({s: s for s in ("established", "likely", "possible", "not-established")})
+STANDINGS = Words("standings")
 
-LABELS = Labels(
-    {
-        "nothing": "nothing is wrong: the run ended with exit code 0",
-        "unrecognised": "nothing recognised in what was read",
-        "unread": "nothing recognised in the part that could be read; what the rest holds is not known",
-        "unknown": "Nothing recognised names the cause",
-        "who": "who",
-        "where": "where",
-        "evidence": "evidence",
-        "remedy": "do this",
-        "also": "also found",
-        "symptoms": "symptoms",
-        "contradictions": "sources disagree",
-        "stacks": "where the main threads stand",
-        "stacks_in_logs": "stacks in the logs (the last of each rank)",
-        "not_examined": "not examined",
-        "more": "and {n} more",
-        "explain": "more about it",
-        "inputs": "read",
-        "verify": "check",
-        "job": "the job, as its logs tell",
-        "timeline": "timeline (attempt {attempt} of {attempts})",
-        "rank": "rank",
-        "ranks": "ranks",
-        "on": "on",
-        "trial": "trial",
-        "what": "What it is",
-        "why": "Why it happens",
-        "looks": "How it looks in a log",
-        "remedies": "What to do",
-        "mistaken_for": "Easily mistaken for",
-        "sources": "Sources",
-        "root": "root cause",
-        "symptom": "symptom",
-        "usual_cause": "Usual cause",
-        "try": "Try",
-    }
-)
+LABELS = Words("labels")
 
 # Contexts of sentences in the catalogue that are translated from finished English: {} stands for a value, and a sentence may stand in its place.
 #   reason      of things that were not examined, whole

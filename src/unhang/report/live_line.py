@@ -18,8 +18,6 @@ import time
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from rich.console import Console
-
 from unhang import fsio
 from unhang.i18n import in_language
 from unhang.knowledge import seen
@@ -27,7 +25,7 @@ from unhang.knowledge.text import NOTHING, Text, joined, msg, same
 from unhang.launch import events
 from unhang.model import Finding
 from unhang.report import language, screen, stall_line, terminal
-from unhang.report.folding import cut, fold
+from unhang.report.console import Console, cut, fold
 from unhang.report.stall_line import clock
 
 _BUFFER_BYTES = 1 << 16
@@ -133,7 +131,7 @@ class Live:
         lines = fold(text, self._console.width, first=begin, deeper=" " * (len(begin) + 2)) if folds and self._console.is_terminal else [begin + text]
         with self._console.capture() as said:
             for line in lines:
-                self._console.print(line, style=style, markup=False, soft_wrap=True)
+                self._console.print(line, style=style)
         self._put(said.get())
 
     def _say_skipped(self) -> None:
@@ -148,8 +146,7 @@ class Live:
         primary, known = event.verdict.primary, self._shown_last
         self._shown_last = primary
         if primary is not None and known is not None and (primary.cause, primary.ranks, primary.where) == (known.cause, known.ranks, known.where):
-            still = msg("still {cause}: {says}")
-            self._say(still.fill(cause=primary.cause, says=primary.says).of(self._lang), "yellow")
+            self._say(msg("still {cause}: {says}", cause=primary.cause, says=primary.says).of(self._lang), "yellow")
             return
         with self._console.capture() as said:
             again = f"unhang why --all --incident {event.incident} {_called(self._run_dir)}" if self._run_dir else "unhang why --all"
@@ -210,12 +207,12 @@ def _say(event: events.Event) -> tuple[Text, str]:
     """One line for an event and its style; an empty line for what is not worth one."""
     if isinstance(event, events.FirstStep):
         where = ", ".join(event.devices) + (f" ({event.backend})" if event.backend else "")
-        said = msg("{ranks} on {where}; first step {after} s after the start")
-        return said.fill(ranks=_count(event.ranks), where=where, after=f"{event.after_s:.1f}"), "green"
+        return msg(
+            "{ranks} on {where}; first step {after} s after the start", ranks=_count(event.ranks), where=where, after=f"{event.after_s:.1f}"
+        ), "green"
     if isinstance(event, events.Overridden):
         where = f" ({Path(event.place[0]).name}:{event.place[1]})" if event.place else ""
-        said = msg("{what} in {ranks}{where}")
-        return said.fill(what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
+        return msg("{what} in {ranks}{where}", what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
     if isinstance(event, events.Ignored):
         return msg("{what} in {ranks}", what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
     if isinstance(event, events.Stalled):
@@ -232,8 +229,13 @@ def _say(event: events.Event) -> tuple[Text, str]:
         return msg("starting again (restart {n} of {of})", n=event.attempt, of=event.of), "cyan"
     if isinstance(event, events.Climbing):
         share = msg(", {time} of it for your answer", time=clock(event.answer_s)) if event.answer_s else NOTHING
-        said = msg("{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}")
-        return said.fill(cause=event.cause, ranks=_count(event.ranks), time=clock(event.limit_s), share=share), "cyan"
+        return msg(
+            "{cause}: settings may answer it; trying them on this machine with {ranks}, {time} at most{share}",
+            cause=event.cause,
+            ranks=_count(event.ranks),
+            time=clock(event.limit_s),
+            share=share,
+        ), "cyan"
     if isinstance(event, events.RungTried):
         marks = {"passed": (msg("works"), "green"), "failed": (msg("fails", "live_line"), "yellow")}
         mark, style = marks.get(event.outcome, (msg("not decided", "live_line"), "yellow"))
@@ -284,8 +286,7 @@ def _told(text: str) -> Text:
 
 def _pace(event: events.Pace) -> Text:
     rate = msg("  {rate} steps/s", rate=f"{event.steps_per_s:.2f}") if event.steps_per_s else NOTHING
-    said = msg("step {step}{rate}  {ranks}  {time}")
-    return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=clock(event.elapsed_s))
+    return msg("step {step}{rate}  {ranks}  {time}", step=event.step, rate=rate, ranks=_count(event.ranks), time=clock(event.elapsed_s))
 
 
 def _why(event: events.RungTried) -> Text:

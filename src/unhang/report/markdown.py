@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from unhang.i18n import in_language
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.printable import strip_unprintable
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, stood, title, unseen, where
+from unhang.report.terminal import nothing, ran, says, source, stood, title, unseen, where
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -77,8 +78,7 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
 
 
 def _stands(evidence: Evidence, lang: Language) -> str:
-    place = f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
-    return f"{code(place)}: {code(stood(evidence, lang))}"
+    return f"{code(source(evidence))}: {code(stood(evidence, lang))}"
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:
@@ -111,3 +111,18 @@ def code(text: str) -> str:
         fence += "`"
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def cell(text: str) -> str:
+    """Text of one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def filled(template: str, lang: Language, **values: object) -> str:
+    """A template of this room, which ends in one line feed. Filters are `told`, which says a text in the language, and functions among the values."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(loader=PackageLoader("unhang.report", ""), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters.update(code=code, cell=cell, told=lambda said: in_language(said, lang))
+    made.filters.update({name: value for name, value in values.items() if callable(value)})
+    return made.get_template(f"{template}.md.j2").render(lang=lang, **values).rstrip("\n") + "\n"

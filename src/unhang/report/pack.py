@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from unhang.i18n import Text, msg
@@ -15,6 +14,7 @@ from unhang.pack.manifest import LeftOut, Manifest
 from unhang.pack.transfer import Sent
 from unhang.pack.verify import Verification
 from unhang.report import doctor
+from unhang.report.console import Console
 from unhang.report.language import Language
 from unhang.text import size
 
@@ -106,8 +106,8 @@ def sent(results: Sequence[Sent], console: Console, lang: Language) -> None:
     console.print(table)
     for r in results:
         if r.why is not None:
-            console.print(f"{r.host}: {r.why}", markup=False, soft_wrap=True)
+            console.print(f"{r.host}: {r.why}")
         if r.findings:
-            console.print(r.host, style="bold", markup=False)
+            console.print(r.host, style="bold")
             against = {f.area for f in r.findings}
             _areas([a for a in r.areas if a.id in against] or [Area(id="place", state="found")], r.findings, (), console, lang)

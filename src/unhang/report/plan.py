@@ -14,7 +14,7 @@ from unhang.plan.training import Training
 from unhang.text import counted, size
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from unhang.report.console import Console
 
 _NOT_TENSORS = ("slack", "context", "communicator")
 _MOMENT = {
@@ -132,7 +132,7 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     from rich.table import Table
 
     def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=False)
+        console.print(text, soft_wrap=False)
 
     for line in (*_facts(plan), *plan.notes):
         say(line.of(lang))
@@ -142,7 +142,7 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
     for row in plan.rows:
         table.add_row(*_cells(row, lang), style="bold" if row.strategy.name == plan.recommended else None)
     say("")
-    console.print(table, markup=False)
+    console.print(table)
     say("")
     say(_recommendation(plan).of(lang))
     say(_preparation(plan).of(lang))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels, in_language
+from unhang.i18n import Words, in_language
 from unhang.model import Live, StageResult
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold, marked
 from unhang.report.language import STANDINGS, Language
 from unhang.report.terminal import ran, says
 
@@ -22,16 +21,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "lacking": ("-", "dim"),
     "not-tested": ("?", "yellow"),
 }
-_WORDS = Labels(
-    {
-        "ranks": "{n} ranks",
-        "rank": "1 rank",
-        "not-tested": "not tested",
-        "lacking": "not there: {why}",
-        "logs": "what the ranks wrote: {path}",
-        "python": "run with {python}",
-    }
-)
+_WORDS = Words("probing")
 
 
 class Progress:
@@ -55,7 +45,7 @@ class Progress:
 
     def ended(self, stage: Stage, result: StageResult) -> None:
         for line in _lines(result, screen.width(self._console), self._lang):
-            self._console.print(line, soft_wrap=True, highlight=False)
+            self._console.print(line)
 
 
 def render_end(live: Live, console: Console, *, lang: Language) -> None:
@@ -66,12 +56,11 @@ def render_end(live: Live, console: Console, *, lang: Language) -> None:
         titles = {s.id: _title(s, lang) for s in STAGES}
         named = ", ".join(dict.fromkeys(titles[r.stage] for r in untested))
         for line in fold(f"{_WORDS[lang]['not-tested']}: {named}", width, first="? ", deeper="  "):
-            console.print(Text(line, style="yellow"), soft_wrap=True)
-    console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"), soft_wrap=True)
-    mark, style = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
-    said = in_language(live.conclusion, lang)
-    for i, line in enumerate(fold(said, width, first="  ")):
-        console.print(Text.assemble((mark, style), " ", (line[2:], "bold")) if i == 0 else Text(line, style="bold"), soft_wrap=True)
+            console.print(Text(line, style="yellow"))
+    console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"))
+    mark = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
+    for shown in marked(mark, in_language(live.conclusion, lang), width, deeper="  ", style="bold"):
+        console.print(shown)
 
 
 def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:

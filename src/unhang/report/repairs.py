@@ -1,46 +1,34 @@
-"""Repairs on a terminal: what would be done, and what was done or refused, with the reason."""
+"""Repairs on a terminal: what would be done, and what was done or refused, with the reason; changes of settings, a line for each as it is tried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
-from rich.console import Console
 from rich.text import Text
 
-from unhang.i18n import Labels
+from unhang.i18n import Words, in_language
+from unhang.model import Outcome, Trial
 from unhang.remedies import settings_file
-from unhang.remedies.cleaning import Outcome, Step
+from unhang.remedies.cleaning import Step
+from unhang.remedies.ladder import Told
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, marked
+from unhang.report.ladder_report import by_run, variables, what
 from unhang.report.language import Language
 from unhang.text import size
 
 _SHOWN = 20
-_MARKS: Mapping[Outcome, tuple[str, str]] = {"proposed": ("→", "green"), "left": ("-", "dim"), "removed": ("✓", "green"), "refused": ("!", "yellow")}
-_WORDS = Labels(
-    {
-        "nothing": "nothing can be repaired without a guess",
-        "would-remove": "would remove {n} segments that no process seen here uses, {size}, each once the kernel has confirmed it",
-        "would-remove-one": "would remove 1 segment that no process seen here uses, {size}, once the kernel has confirmed it",
-        "removed": "removed {n} of {all} segments, {size}",
-        "would-write": "would write to {file}, for `. ./{file}` before the training is started",
-        "written": "written: {file}; load it with `. ./{file}` before the training is started",
-        "segment": "{path}: {size}, of {owner}, {age} old",
-        "more": "and {n} more",
-        "remove": "Remove them?",
-        "write": "Write the settings?",
-        "overwrite": "The file is there already. Overwrite it?",
-        "not-removed": "nothing was removed",
-        "not-written": "nothing was written",
-        "nobody-asked": "nothing was changed: there is no terminal to ask on; --yes agrees beforehand",
-    },
-    "repairs",
-)
-
-
-def question(id: str, lang: Language) -> str:
-    return _WORDS[lang][id]
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "proposed": ("→", "green"),
+    "left": ("-", "dim"),
+    "removed": ("✓", "green"),
+    "refused": ("!", "yellow"),
+    "passed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "inconclusive": ("?", "yellow"),
+    "skipped": ("-", "dim"),
+}
+_WORDS = Words("repairs", "repairs")
 
 
 def render_preview(steps: Sequence[Step], wanted: Sequence[settings_file.Setting], console: Console, *, lang: Language) -> None:
@@ -66,33 +54,26 @@ def render_outcome(steps: Sequence[Step], console: Console, *, lang: Language) -
     _print(console, [Text(head, style="bold"), *_steps([s for s in tried if s.outcome == "refused"], console, lang)])
 
 
-def render_declined(question: Literal["remove", "write"], console: Console, *, lang: Language) -> None:
-    _print(console, [Text(_WORDS[lang]["not-removed" if question == "remove" else "not-written"])])
+def render_refusal(why: str, console: Console, *, lang: Language) -> None:
+    console.print(why, style="yellow")
 
 
-def render_nobody_asked(console: Console, *, lang: Language) -> None:
-    _print(console, [Text(_WORDS[lang]["nobody-asked"], style="yellow")])
-
-
-def render_written(file: str, why: str, console: Console, *, lang: Language) -> None:
-    _print(console, [Text(_WORDS[lang]["written"].format(file=file)) if file else Text(why, style="yellow")])
+def word(id: str, *, lang: Language, **values: object) -> str:
+    """A question, or what is said where there is nothing more to it."""
+    return _WORDS[lang][id].format(**values)
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def _steps(steps: Sequence[Step], console: Console, lang: Language) -> Iterator[Text]:
     words = _WORDS[lang]
     for step in steps[:_SHOWN]:
-        mark, style = _MARKS[step.outcome]
         said = words["segment"].format(path=step.path, size=size(step.size_bytes), owner=step.owner, age=_age(step.age_s))
-        for i, line in enumerate(fold(said + (f"; {step.why}" if step.why else ""), screen.width(console), first=f"  {mark} ", deeper="      ")):
-            text = Text(line)
-            if i == 0:
-                text.stylize(style, 2, 3)
-            yield text
+        why = f"; {step.why}" if step.why else ""
+        yield from marked(_MARKS[step.outcome], said + why, screen.width(console), indent="  ", deeper="      ")
     if len(steps) > _SHOWN:
         yield Text(f"    {words['more'].format(n=len(steps) - _SHOWN)}", style="dim")
 
@@ -102,3 +83,39 @@ def _age(seconds: float) -> str:
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def render_told(told: Told, console: Console, *, lang: Language) -> None:
+    """Print what has been tried; of what begins nothing."""
+    words = _WORDS[lang]
+    if told.tried is not None:
+        title = in_language(told.tried.title, lang)
+        if told.tried.trial is not None:
+            _line(title, told.tried.trial, console, lang)
+        else:
+            why = in_language(told.tried.skipped, lang)
+            _tried("skipped", f"{title}  {words['skipped'].format(why=why)}", console)
+    elif told.dropping is not None:
+        _line(words["again" if told.again else "alone"].format(what=what(told.dropping.choice, lang)), told.dropping, console, lang)
+
+
+def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
+    """Print what follows, and what it costs."""
+    works = outcome.chosen is not None
+    _tried("passed" if works else "failed", in_language(outcome.says, lang), console)
+    for rung in outcome.rungs:
+        if outcome.chosen and rung.trial is not None and rung.trial.choice == outcome.chosen:
+            cost = in_language(rung.cost, lang)
+            console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"))
+    if outcome.chosen and not variables(outcome):
+        console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"))
+
+
+def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
+    measured = f"  {trial.busbw_gbps:.3g} GB/s" if trial.busbw_gbps is not None else ""
+    said = "" if trial.outcome == "passed" else f"  {in_language(trial.says, lang)}"
+    _tried(trial.outcome, f"{title}  {trial.seconds:.1f} s{measured}{said}", console)
+
+
+def _tried(outcome: str, text: str, console: Console) -> None:
+    _print(console, marked(_MARKS[outcome], text, screen.width(console), deeper="      "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -9,12 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from unhang.i18n import in_language
 from unhang.patterns import lazily
 from unhang.printable import escape, styled
+from unhang.report import language
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.status import Status
+
+    from unhang.report.console import Console
 
 MIN_WIDTH = 40
 # Longer lines are hard to read; a file or a pager behind a pipe has no width of its own.
@@ -60,6 +64,17 @@ def echo(text: str = "", *, stderr: bool = False, red: bool = False, end: str = 
     text = escape(text)
     styled(stream).write((f"\x1b[31m{text}\x1b[0m" if red and stream.isatty() and not is_plain() else text) + end)
     stream.flush()
+
+
+def say(says: str) -> None:
+    """Print what a command says beside its answer: a line on standard error, in the language that it was asked for."""
+    echo(f"unhang: {in_language(says, language.spoken())}", stderr=True)
+
+
+@functools.cache
+def say_once(says: str) -> None:
+    """The same, however often a command comes to it."""
+    say(says)
 
 
 def width(console: Console) -> int:

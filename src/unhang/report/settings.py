@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.text import Text as Shown
 
-from unhang.i18n import COMMA, Labels, in_language, joined, same
+from unhang.i18n import COMMA, Words, in_language, joined, same
 from unhang.knowledge.text import THEN, Text, msg
-from unhang.report.folding import styled
+from unhang.report.console import styled
 from unhang.report.language import Language
 from unhang.settings.catalogue import Preset
 from unhang.settings.plan import Met, Plan, in_place_of_ours
@@ -19,27 +19,7 @@ from unhang.settings.support import reader
 PRESETS_SCHEMA = "unhang/presets/1"
 _PRESET = "preset "
 
-_WORDS = Labels(
-    {
-        "cost": "cost",
-        "here": "here",
-        "no_torch": "no torch",
-        "no_nccl": "no NCCL",
-        "reads": "{what}, read by {who}",
-        "refused": "rejected here: {why}",
-        "unfit": "note: {why}",
-        "left": "left as it is, see below",
-        "file": "from {path}",
-        "no_settings": "sets nothing here",
-        "sets": "sets",
-        "kept": "{name}={theirs} was there already and is kept ({key} would set {ours})",
-        "overruled": "{name}={theirs} was there already; {key} sets {ours}",
-        "not_set": "not set here: {keys} ({why})",
-        "settings": "settings",
-        "forms": "values: {forms}",
-    },
-    "settings",
-)
+_WORDS = Words("settings", "settings")
 
 _LAYERS: Mapping[Layer, Text] = {
     "communication": msg("communication"),

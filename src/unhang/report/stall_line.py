@@ -26,8 +26,8 @@ def says(event: events.Stalled) -> Text:
     if event.wait is not None and event.kind in ("stuck", "waits", "user"):
         waits_in = waits.described(None, event.wait)
         doing = msg("is {it}", it=waits_in) if waits_in else _DOES.get(event.wait.kind, doing)
-    said = msg("{who} {doing}{place}{for_s}{others}{fate}")
-    return said.fill(
+    return msg(
+        "{who} {doing}{place}{for_s}{others}{fate}",
         who=_ranks(event.ranks),
         doing=doing,
         place=msg(" at {it}", it=event.place) if event.place and one else NOTHING,
@@ -49,13 +49,11 @@ def clock(seconds: float) -> str:
 def _fate(event: events.Stalled) -> Text:
     if event.left_s is None:
         return NOTHING
-    said = msg("; the training is ended in {left} unless it goes on (--hang-after)")
-    said = said.fill(left=clock(event.left_s))
+    said = msg("; the training is ended in {left} unless it goes on (--hang-after)", left=clock(event.left_s))
     if event.met_before:
         said += msg("; unhang ended it here before")
     if event.met_before and event.longer_s is not None:
-        meant = msg(": if this pause is intended, use --hang-after {minutes}m")
-        said += meant.fill(minutes=event.longer_s // 60)
+        said += msg(": if this pause is intended, use --hang-after {minutes}m", minutes=event.longer_s // 60)
     return said
 
 

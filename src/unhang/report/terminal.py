@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from unhang.i18n import in_language
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
 MAX_LINES = 25
@@ -47,7 +46,7 @@ def render(
     else:
         lines = _lines(verdict, language, width, whole=whole, again=again)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def title(finding: Finding, lang: Language) -> str:
@@ -74,6 +73,11 @@ def nothing(verdict: Verdict, lang: Language) -> str:
 def says(told: Remedy | Finding | Contradiction, lang: Language) -> str:
     """What something says in a language; English where it has no other."""
     return in_language(told.says, lang)
+
+
+def source(evidence: Evidence) -> str:
+    """Where a piece of evidence stands."""
+    return f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
 
 
 def stood(evidence: Evidence, lang: Language) -> str:
@@ -163,7 +167,7 @@ def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool
         yield from _wrapped(says(c, lang), width, at_most=MAX_LINES if whole else 2)
         if whole:
             for statement in c.statements:
-                yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), stood(statement, lang), width))
+                yield from (Text(line, style="dim") for line in _evidence_lines(source(statement), stood(statement, lang), width))
 
 
 def _head(finding: Finding, lang: Language, width: int, *, at_most: int, recovered: bool = False) -> Iterator[Text]:
@@ -189,36 +193,32 @@ def _evidence(evidence: tuple[Evidence, ...], lang: Language, width: int, *, at_
     shown = evidence if whole else evidence[: min(MAX_EVIDENCE, max(1, at_most - 1))]
     if not shown:
         return
-    pieces = [(source, _evidence_lines(source, stood(e, lang), width)) for e in shown for source in [_source(e)]]
+    pieces = [(source(e), _evidence_lines(source(e), stood(e, lang), width)) for e in shown]
     granted = [1] * len(pieces)
     spare = at_most - 1 - len(pieces)
     for _ in range(MAX_EVIDENCE_LINES - 1):
-        for i, (_source_text, lines) in enumerate(pieces):
+        for i, (_, lines) in enumerate(pieces):
             if spare > 0 and granted[i] < len(lines):
                 granted[i] += 1
                 spare -= 1
     yield Text(LABELS[lang]["evidence"], style="bold")
-    for (source, lines), count in zip(pieces, granted, strict=True):
+    for (begin, lines), count in zip(pieces, granted, strict=True):
         kept = lines[:count]
         if len(lines) > count:
             kept[-1] = _cut(kept[-1] + " …", width)
         for i, line in enumerate(kept):
             text = Text(line)
             if i == 0:
-                text.stylize("dim", _INDENT, _INDENT + len(source))
+                text.stylize("dim", _INDENT, _INDENT + len(begin))
             yield text
 
 
-def _source(evidence: Evidence) -> str:
-    return f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
-
-
-def _evidence_lines(source: str, text: str, width: int) -> list[str]:
+def _evidence_lines(begin: str, text: str, width: int) -> list[str]:
     first, deeper = " " * _INDENT, " " * (2 * _INDENT)
     flat = " ".join(text.split())
-    if cell_len(source) > width // 2:
-        return fold(f"{source} {flat}", width, first=first, deeper=deeper)
-    return fold(flat, width, first=f"{first}{source}  ", deeper=deeper)
+    if cell_len(begin) > width // 2:
+        return fold(f"{begin} {flat}", width, first=first, deeper=deeper)
+    return fold(flat, width, first=f"{first}{begin}  ", deeper=deeper)
 
 
 def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, again: str) -> Iterator[Text]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from rich.console import Console
 from rich.text import Text as Shown
 
 from unhang.diagnosis.redact import redact
-from unhang.i18n import Labels, chinese
+from unhang.i18n import Words, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
-from unhang.report.folding import fold, styled
+from unhang.report.console import Console, marked, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
-from unhang.variables.judge import Judged, Remark
+from unhang.variables.judge import Judged
 from unhang.variables.known import CONTEXT
 from unhang.variables.readers import Reader
 
@@ -30,32 +29,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "note": ("i", "cyan"),
 }
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-_WORDS = Labels(
-    {
-        "environment": "environment",
-        "nothing": "no setting of a variable that touches communication was found",
-        "libraries": "looked at: {libraries}",
-        "release": "of unknown release",
-        "none": "no library that reads such variables is installed here",
-        "reads": "read by {who}",
-        "logs": "only logged by {who}",
-        "in-binary": "the name stands in {who}; whether it is read is not known",
-        "table": "checked table",
-        "scan": "found in {where}",
-        "documentation": "documentation",
-        "not-here": "what reads it is not installed here",
-        "foreign": "a program reads it that is in no table here",
-        "unknown": "whether it is read here could not be found out",
-        "unknown-as-it-is": "whether anything here reads the name as it stands could not be found out",
-        "default": "default: {default}",
-        "values": "values: {values}",
-        "since": "since {since}",
-        "removed": "gone {removed}",
-        "hidden": "(not shown)",
-        "not_examined": "not looked at",
-        "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
-    }
-)
+_WORDS = Words("vars")
 
 
 def redacted(examined: Examined) -> Examined:
@@ -76,7 +50,7 @@ def _clean(text: str) -> str:
 def render(examined: Examined, console: Console, *, lang: Language) -> None:
     """Print all; `examined` is redacted already."""
     for line in _lines(examined, screen.width(console), lang):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line)
 
 
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
@@ -109,7 +83,7 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     for who in _who(replace(one, state="not-read") if is_misspelt else one, lang):
         yield from styled(who, width, "    ", style="dim")
     for remark in one.remarks:
-        yield from _remark(remark, width, lang)
+        yield from marked(_MARKS[remark.severity], remark.says.of(lang), width, indent="    ", deeper="      ")
     if is_misspelt:
         yield from styled(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
 
@@ -133,12 +107,3 @@ def _who(one: Judged, lang: Language) -> Iterator[str]:
 def _reader(reader: Reader, words: Mapping[str, str]) -> str:
     by = words[reader.how].format(where=reader.where.rpartition("/")[2])
     return f"{f'{reader.library} {reader.version}'.strip()} ({by})"
-
-
-def _remark(remark: Remark, width: int, lang: Language) -> Iterator[Shown]:
-    mark, style = _MARKS[remark.severity]
-    for i, line in enumerate(fold(remark.says.of(lang), width, first="      ", deeper="      ")):
-        text = Shown(f"    {mark} {line.lstrip()}" if i == 0 else line)
-        if i == 0:
-            text.stylize(style, 4, 5)
-        yield text

@@ -58,8 +58,8 @@ def job(
             rows.append(RankRow(rank=rank, host=host, concern="unknown", unseen=True))
             continue
         skew = chance.uniform(0.0, 2.5)
-        ops, states, starts, ends, sites = array("H"), bytearray(), array("q"), array("q"), array("H")
-        for i, (op, site, at_ms, lasts) in enumerate(plan):
+        ops, states, starts, sites = array("H"), bytearray(), array("q"), array("H")
+        for i, (op, site, at_ms, _) in enumerate(plan):
             begin = T0_NS + int((at_ms + skew + chance.uniform(0.0, 2.0)) * 1e6)
             state = State.COMPLETED
             if i == stop:
@@ -72,8 +72,7 @@ def job(
             sites.append(site)
             states.append(state)
             starts.append(begin)
-            ends.append(T0_NS + int((at_ms + 4.5 + lasts + chance.uniform(0.0, 0.4)) * 1e6) if state == State.COMPLETED else 0)
-        tracks.append(Track(rank=rank, group=0, first=1, ops=ops, states=bytes(states), starts_ns=starts, ends_ns=ends, sites=sites))
+        tracks.append(Track(rank=rank, group=0, first=1, ops=ops, states=bytes(states), starts_ns=starts, sites=sites))
         last = f"{OPERATIONS[plan[stop][0]].name}"
         if rank in missing:
             row = RankRow(
@@ -196,9 +195,5 @@ def gloo() -> tuple[Verdict, Scene]:
     for t in scene.tracks:
         kept = slice(4 * (t.rank % 2), None)
         states = bytes(State.ENDED if s == State.COMPLETED else s for s in t.states)
-        tracks.append(
-            replace(
-                t, first=t.first + kept.start, ops=t.ops[kept], states=states[kept], sites=t.sites[kept], starts_ns=t.starts_ns[kept], ends_ns=None
-            )
-        )
+        tracks.append(replace(t, first=t.first + kept.start, ops=t.ops[kept], states=states[kept], sites=t.sites[kept], starts_ns=t.starts_ns[kept]))
     return verdict, replace(scene, tracks=tuple(tracks), title="gloo")

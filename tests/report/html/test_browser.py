@@ -13,11 +13,12 @@ from tests.flight import jobs as dumped
 from tests.report.html import chromium, jobs
 from tests.report.html.test_of_dumps import crossed
 from tests.report.html.test_page import HOSTILE, hostile
+from tests.report.html.unpacking import unpacked
 
 from unhang.diagnosis.recorders import examine
 from unhang.report.html import render
 from unhang.report.html.of_dumps import scene_of
-from unhang.report.html.packing import pack, unpacked
+from unhang.report.html.packing import pack
 from unhang.report.html.scene import Divergence, Group
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -120,7 +121,6 @@ def test_the_page_reads_what_python_packed(opened, made):
         "lines": [n for t in back for n in t.sites],
         "states": [n for t in back for n in t.states],
         "starts": [(s - packed.t0_ns) // packed.unit_ns for t in back for s in t.starts_ns],
-        "ends": [max((e - packed.t0_ns) // packed.unit_ns, 1) if e else 0 for t in back for e in t.ends_ns],
     }.items():
         assert page.evaluate(f"Array.from(unhang.scene.{name})") == value, name
 

@@ -6,12 +6,13 @@ from array import array
 from dataclasses import dataclass
 
 from tests.report.html import jobs
+from tests.report.html.unpacking import unpacked
 
 from unhang.flight.entries import Group, Site
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, CallForm, Columns
 from unhang.flight.timeline_rows import Lanes, lanes_of
 from unhang.report.html import of_lanes, render
-from unhang.report.html.packing import pack, unpacked
+from unhang.report.html.packing import pack
 from unhang.report.html.scene import Scene, State
 
 LINE = ("/home/u/p/train.py", 20, "step")

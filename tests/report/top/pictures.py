@@ -7,9 +7,8 @@ from typing import Any
 
 from tests.chinese import both
 
-from unhang.records.monitor_file import Calls, Failures, Monitored, Silent, Straggler
 from unhang.records.run_snapshot import STATES, Job, Rank, RunSnapshot, Supervisor, Trouble, VerdictSummary
-from unhang.records.run_so_far import Happened
+from unhang.records.run_so_far import Calls, Failures, Happened, Monitored, Silent, Straggler
 from unhang.records.status import Place
 
 

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 from tests.chinese import zh
 from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, thousand
 from tests.tables import for_each
 
 from unhang.launch import events
-from unhang.records.monitor_file import Calls
 from unhang.records.run_snapshot import PHASES, STATES, Memory
-from unhang.records.run_so_far import Happened
+from unhang.records.run_so_far import Calls, Happened
+from unhang.report.console import Console
 from unhang.report.top import lines, words
 from unhang.report.top.choosing import choose
 from unhang.report.top.lines import render
@@ -129,7 +128,7 @@ def test_states_are_told_without_colours():
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_once(lang):
     out = io.StringIO()
-    render(STUCK, Console(file=out, width=80, color_system=None), lang=lang)
+    render(STUCK, Console(out, width=80, color_system=None), lang=lang)
     text = out.getvalue()
     assert "\x1b" not in text and "\x07" not in text and "Teleported" in text
     assert (" ".join(TOLD.says.split()) if lang == "en" else zh(TOLD.says)[:20]) in " ".join(text.split())

@@ -59,8 +59,7 @@ function showDetails(scene, found, quietly) {
     if (track && track.timed && scene.shown[found.i] !== SHOWN.missing) {
       const start = scene.starts[found.i] * scene.unit_ms;
       pairs.push([labels.started_at, `${lasting(start, 1)} · ${new Date(scene.t0_ms + start).toISOString().replace("T", " ").slice(0, 23)} UTC`]);
-      if (scene.ends[found.i]) pairs.push([labels.took, lasting((scene.ends[found.i] - scene.starts[found.i]) * scene.unit_ms)]);
-      else if (scene.until_told && isOpen(scene.states[found.i])) pairs.push([labels.since, lasting((scene.until - scene.starts[found.i]) * scene.unit_ms)]);
+      if (scene.until_told && isOpen(scene.states[found.i])) pairs.push([labels.since, lasting((scene.until - scene.starts[found.i]) * scene.unit_ms)]);
     }
   }
   if (row && row.says) pairs.push([labels.details, row.says]);

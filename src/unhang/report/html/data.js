@@ -69,7 +69,6 @@ async function readColumns(scene) {
   scene.ops = await numbersOf("column-ops", Uint16Array, total);
   scene.lines = await numbersOf("column-sites", Uint16Array, total);
   scene.starts = await numbersOf("column-starts", Uint32Array, total);
-  scene.ends = await numbersOf("column-ends", Uint32Array, total);
   scene.shown = new Uint8Array(total);
   scene.matched = new Uint8Array(total);
   scene.present = new Uint8Array(9);
@@ -80,11 +79,9 @@ async function readColumns(scene) {
       now = (now + scene.starts[i]) >>> 0;
       if (now < before) track.ordered = false;
       scene.starts[i] = now;
-      // One more than how long it lasted; 0 stays "not recorded".
-      if (scene.ends[i]) scene.ends[i] = now + scene.ends[i] - 1 || 1;
       const state = scene.states[i];
       scene.present[(scene.shown[i] = OF_STATE[state])] = 1;
-      if (track.timed && !scene.ends[i] && !isOpen(state)) scene.present[SHOWN.tail] = 1;
+      if (track.timed && !isOpen(state)) scene.present[SHOWN.tail] = 1;
       if (state === ISSUED || state === STARTED || state === MISSING) track.open.push(i);
     }
     await breathe();
@@ -109,10 +106,9 @@ function isOpen(state) {
   return state === ISSUED || state === STARTED || state === MISSING;
 }
 
-// Where an operation ends on the time axis, in units; what is not finished goes on to the end of the picture.
+// Where an operation ends on the time axis, in units: no recorder tells, so at the next start. What is not finished goes on to the end of the picture.
 function endOf(scene, track, i) {
   if (isOpen(scene.states[i])) return scene.until;
-  if (scene.ends[i]) return scene.ends[i];
   return i + 1 < track.at + track.count ? Math.max(scene.starts[i], scene.starts[i + 1]) : Math.min(scene.until, scene.starts[i] + 1);
 }
 

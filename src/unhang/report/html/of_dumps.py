@@ -12,7 +12,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.flight.outcome import Outcome
 from unhang.flight.recording import ENDED, Recording
 from unhang.report.html import of_lanes
-from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
+from unhang.report.html.of_lanes import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.scene import Concern, Divergence, RankRow, Scene, Track
 
 _PARTED = ("op", "shape", "dtype", "order", "extra", "lacking")

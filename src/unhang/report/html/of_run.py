@@ -20,8 +20,7 @@ from unhang.printable import one_line
 from unhang.records import stack_tree
 from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.rundir import RunDir
-from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
-from unhang.report.html.of_lanes import scene_of
+from unhang.report.html.of_lanes import focus_on, group_at, scene_of, sides_of, with_missing
 from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, StackGroup, StackLine
 from unhang.text import size
 from unhang.user_files import is_user_file

@@ -2,7 +2,7 @@
 
 Ranks repeat each other and training loops repeat themselves, so that operation ids of 1,024 ranks come to a few kilobytes. Times do not: they are
 cut to units of a 4-millionth of the whole, stored as differences, and laid out byte plane by byte plane (all lowest bytes first), which deflate
-packs a third smaller than interleaved ones. The reader is `data.js`; `unpacked` is the same in Python, for tests.
+packs a third smaller than interleaved ones. The reader is `data.js`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.report.html.scene import Divergence, Scene, Track
@@ -23,7 +23,6 @@ _LEAST_UNIT_NS = 1_000
 _MASK = 0xFFFFFFFF
 # Kept in front of a divergence where older columns have to be left out.
 _CONTEXT = 64
-NOT_RECORDED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +44,18 @@ def pack(scene: Scene, *, max_bars: int = MAX_BARS) -> Packed:
     """The columns of all tracks; where there are more than `max_bars`, the newest of each and those around the divergences."""
     tracks, left_out = _bounded(scene, max_bars)
     t0, unit, until = _clock(tracks, scene.until_ns)
-    starts, ends = array("I"), array("I")
+    starts = array("I")
     header: list[int] = []
     for track in tracks:
         timed = track.starts_ns is not None
         header += (track.rank, track.group, track.first, len(track.states), int(timed))
-        first, last = _times(track, t0, unit)
-        starts.extend(first)
-        ends.extend(last)
+        starts.extend(_times(track, t0, unit))
     blank = {len(t.states): array("H", bytes(2 * len(t.states))) for t in tracks if t.sites is None}
     columns = {
         "ops": _planes((t.ops for t in tracks), 2),
         "states": b"".join(t.states for t in tracks),
         "sites": _planes((t.sites if t.sites is not None else blank[len(t.states)] for t in tracks), 2),
         "starts": _planes([starts], 4),
-        "ends": _planes([ends], 4),
     }
     return Packed(
         blocks={name: _deflated(data) for name, data in columns.items()},
@@ -69,42 +65,6 @@ def pack(scene: Scene, *, max_bars: int = MAX_BARS) -> Packed:
         until=until,
         left_out=left_out + scene.left_out,
     )
-
-
-def unpacked(packed: Packed) -> list[Track]:
-    """The tracks again, their times rounded down to units."""
-    raw = {name: zlib.decompress(base64.b64decode(text), -15) for name, text in packed.blocks.items()}
-    ops, sites = _of_planes(raw["ops"], 2), _of_planes(raw["sites"], 2)
-    starts, ends = _of_planes(raw["starts"], 4), _of_planes(raw["ends"], 4)
-    tracks, at = [], 0
-    for i in range(0, len(packed.tracks), 5):
-        rank, group, first, count, timed = packed.tracks[i : i + 5]
-        units, now = array("q"), 0
-        for delta in starts[at : at + count]:
-            now = (now + delta) & _MASK
-            units.append(now)
-        tracks.append(
-            Track(
-                rank=rank,
-                group=group,
-                first=first,
-                ops=array("H", ops[at : at + count]),
-                states=raw["states"][at : at + count],
-                sites=array("H", sites[at : at + count]),
-                starts_ns=array("q", [packed.t0_ns + u * packed.unit_ns for u in units]) if timed else None,
-                ends_ns=array(
-                    "q",
-                    [
-                        packed.t0_ns + (u + lasted - 1) * packed.unit_ns if lasted != NOT_RECORDED else 0
-                        for u, lasted in zip(units, ends[at : at + count], strict=True)
-                    ],
-                )
-                if timed
-                else None,
-            )
-        )
-        at += count
-    return tracks
 
 
 def _bounded(scene: Scene, max_bars: int) -> tuple[Sequence[Track], int]:
@@ -129,7 +89,6 @@ def _newest(track: Track, share: int, divergences: Iterable[Divergence]) -> Trac
         ops=track.ops[cut],
         states=track.states[cut],
         starts_ns=None if track.starts_ns is None else track.starts_ns[cut],
-        ends_ns=None if track.ends_ns is None else track.ends_ns[cut],
         sites=None if track.sites is None else track.sites[cut],
     )
 
@@ -137,38 +96,24 @@ def _newest(track: Track, share: int, divergences: Iterable[Divergence]) -> Trac
 def _clock(tracks: Iterable[Track], until_ns: int) -> tuple[int, int, int]:
     """The first instant, the unit, and how many units the whole takes."""
     t0, last = 0, until_ns
-    for track in tracks:
-        for column in (track.starts_ns, track.ends_ns):
-            if column is None:
-                continue
-            told = column if column and min(column) > 0 else [t for t in column if t > 0]
-            if told:
-                t0 = min(t0 or told[0], min(told))
-                last = max(last, max(told))
+    for column in (track.starts_ns for track in tracks if track.starts_ns is not None):
+        told = column if column and min(column) > 0 else [t for t in column if t > 0]
+        if told:
+            t0 = min(t0 or told[0], min(told))
+            last = max(last, max(told))
     if not t0 or last <= t0:
         return t0, _LEAST_UNIT_NS, 1
     unit = max(_LEAST_UNIT_NS, -(-(last - t0) // _UNITS))
     return t0, unit, -(-(last - t0) // unit)
 
 
-def _times(track: Track, t0: int, unit: int) -> tuple[array[int], array[int]]:
-    """Starts as differences (modulo 2^32: clocks are set back), and how long each lasted, in units and plus one; 0 where no end was recorded."""
-    count = len(track.states)
-    if track.starts_ns is None:
-        return array("I", bytes(4 * count)), array("I", bytes(4 * count))
-    if count and min(track.starts_ns) > 0:
-        units = [(t - t0) // unit for t in track.starts_ns]
-    else:
-        units, now = [], 0
-        for t in track.starts_ns:
-            if t > 0:
-                now = (t - t0) // unit
-            units.append(now)
-    starts = array("I", [(b - a) & _MASK for a, b in zip([0, *units], units, strict=False)])
-    if track.ends_ns is None:
-        return starts, array("I", bytes(4 * count))
-    lasted = [max(0, (e - t0) // unit - u) + 1 if e > 0 else NOT_RECORDED for e, u in zip(track.ends_ns, units, strict=True)]
-    return starts, array("I", lasted)
+def _times(track: Track, t0: int, unit: int) -> Iterator[int]:
+    """Starts in units, as differences (modulo 2^32: clocks are set back); what is not recorded is the one before it."""
+    before = now = 0
+    for t in track.starts_ns or bytes(len(track.states)):
+        now = (t - t0) // unit if t > 0 else now
+        yield (now - before) & _MASK
+        before = now
 
 
 def _planes(columns: Iterable[array[int]], width: int) -> bytes:
@@ -176,15 +121,6 @@ def _planes(columns: Iterable[array[int]], width: int) -> bytes:
     whole = b"".join(column.tobytes() for column in columns)
     planes = [whole[i::width] for i in range(width)]
     return b"".join(planes if sys.byteorder == "little" else reversed(planes))
-
-
-def _of_planes(data: bytes, width: int) -> array[int]:
-    count = len(data) // width
-    planes = [data[i * count : (i + 1) * count] for i in range(width)]
-    whole = bytearray(len(data))
-    for i, plane in enumerate(planes if sys.byteorder == "little" else reversed(planes)):
-        whole[i::width] = plane
-    return array({2: "H", 4: "I"}[width], bytes(whole))
 
 
 def _deflated(data: bytes) -> str:

@@ -83,7 +83,7 @@ function paintNumbers({ shown, matched }, track, out, width, x0, scale, merged) 
 
 function paintTimes(scene, track, out, width, x0, scale) {
   if (!track.timed) return;
-  const { starts, ends, states, shown, matched } = scene;
+  const { starts, states, shown, matched } = scene;
   const stop = track.at + track.count;
   let i = track.at;
   if (track.ordered) {
@@ -100,8 +100,7 @@ function paintTimes(scene, track, out, width, x0, scale) {
     const code = shown[i] | (matched[i] << 4);
     if (!code) continue;
     let to;
-    if (ends[i]) to = (ends[i] - x0) * scale;
-    else if (isOpen(states[i])) to = (scene.until - x0) * scale;
+    if (isOpen(states[i])) to = (scene.until - x0) * scale;
     else {
       fill(out, from, (endOf(scene, track, i) - x0) * scale - 1, width, SHOWN.tail | (matched[i] << 4));
       to = from + 3;

@@ -49,8 +49,8 @@ class Group:
 class Track:
     """One rank in one group. Column i is sequence number `first` + i; all columns have one length.
 
-    `ops` and `sites` ('H') index `Scene.operations` and `Scene.sites`; `states` are `State`s. `starts_ns` and `ends_ns` ('q') are nanoseconds since
-    1970, 0 where not recorded; None where no time of this track is known. `group` indexes `Scene.groups`.
+    `ops` and `sites` ('H') index `Scene.operations` and `Scene.sites`; `states` are `State`s. `starts_ns` ('q') are nanoseconds since 1970,
+    0 where not recorded; None where no time of this track is known. `group` indexes `Scene.groups`.
     """
 
     rank: int
@@ -59,12 +59,11 @@ class Track:
     ops: array[int]
     states: bytes
     starts_ns: array[int] | None = None
-    ends_ns: array[int] | None = None
     sites: array[int] | None = None
 
     def __post_init__(self) -> None:
         count = len(self.states)
-        assert all(len(column) == count for column in (self.ops, self.starts_ns, self.ends_ns, self.sites) if column is not None)
+        assert all(len(column) == count for column in (self.ops, self.starts_ns, self.sites) if column is not None)
 
 
 Doing = Literal["odd", "missing", "waiting", "completed", "ended", "unknown"]

@@ -105,7 +105,7 @@ class Timeline extends View {
           const start = byTime ? scene.starts[i] : track.first + i - track.at;
           const from = Math.max(0, (start - this.x0) * this.scale);
           if (from > this.width) break;
-          if (!scene.ops[i] || (byTime && !scene.ends[i] && !isOpen(scene.states[i]))) continue;
+          if (!scene.ops[i] || (byTime && !isOpen(scene.states[i]))) continue;
           const to = Math.min(this.width, ((byTime ? endOf(scene, track, i) : start + 1) - this.x0) * this.scale);
           if (to - from < 44 || scene.shown[i] === SHOWN.missing) continue;
           const text = clipped(context, scene.operations[scene.ops[i]][0], to - from - 12);

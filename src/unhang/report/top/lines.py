@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
 from unhang import fsio
@@ -16,7 +15,7 @@ from unhang.i18n import in_language, msg
 from unhang.printable import escape
 from unhang.records.run_snapshot import Job, Rank, RunSnapshot, State
 from unhang.report import screen
-from unhang.report.folding import fold
+from unhang.report.console import Console, fold
 from unhang.report.language import STANDINGS, Language, refusal
 from unhang.report.top.choosing import Chosen, choose
 from unhang.report.top.words import (
@@ -62,7 +61,7 @@ def render(picture: RunSnapshot, console: Console, *, lang: Language = "en", eve
 
     def put(*said: Text) -> None:
         for line in said:
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+            console.print(line)
 
     put(Text(clean(picture.run_dir), style="bold"), *head(picture, width, lang, whole=True))
     if picture.ranks:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
-from unhang.i18n import Labels, chinese, in_language, msg
+from unhang.i18n import Words, chinese, in_language, msg
 from unhang.knowledge import seen
 from unhang.records.run_snapshot import Phase, State
 from unhang.records.run_so_far import Happened
@@ -17,7 +17,7 @@ from unhang.report.language import Language, refusal
 # What is not known; never an empty place, which might be read as nothing being wrong.
 UNKNOWN = "?"
 
-STATES: Labels[State] = Labels({name: name for name in get_args(State)})
+STATES: Words[State] = Words("top-states")
 STYLES: Mapping[State, str] = {
     "failed": "bold red",
     "stuck": "bold red",
@@ -35,20 +35,7 @@ STYLES: Mapping[State, str] = {
 # A sign beside the word and the colour, for whoever runs an eye down the column.
 MARKS: Mapping[State, str] = {"failed": "✗", "stuck": "✗", "silent": "!", "late": "!", "slow": "!", "unknown": "?"}
 
-PHASES: Labels[Phase] = Labels(
-    {
-        "starting": "starting",
-        "running": "running",
-        "standing": "standing still",
-        "wrong": "something is wrong",
-        "between": "between attempts",
-        "trying": "trying settings",
-        "ended": "ended",
-        "gone": "unhang run is gone, and has not said that the run was over",
-        "unknown": "whether it goes on is not known",
-    },
-    "top",
-)
+PHASES: Words[Phase] = Words("top-phases", "top")
 PHASE_STYLES: Mapping[Phase, str] = {
     "running": "bold green",
     "standing": "bold yellow",
@@ -57,112 +44,11 @@ PHASE_STYLES: Mapping[Phase, str] = {
     "unknown": "bold yellow",
 }
 
-LABELS = Labels(
-    {
-        "attempt": "attempt {n}",
-        "restarts": "restarts {n} of {of}",
-        "no_restarts": "no restarts (on failure: {what})",
-        "since": "for {t}",
-        "took": "took {t}",
-        "lives": "unhang run lives (pid {pid} on {host})",
-        "died": "unhang run lives no longer (pid {pid} on {host})",
-        "unseen": "unhang run cannot be seen from here (pid {pid} on {host})",
-        "wrote": "it wrote {t} ago",
-        "left_running": "still running, unwatched: {who}",
-        "left_rank": "rank {n} (pid {pid} on {host})",
-        "still_runs": "its process still runs",
-        "runs_no_more": "its process lives no longer",
-        "step": "step {n}",
-        "pace": "{n} steps/s",
-        "pace_unknown": "steps/s ?",
-        "gap": "usual gap {t}",
-        "hang": "a hang after {t}",
-        "timeout": "timeout {t}",
-        "ranks": "{n} of {of} ranks seen here",
-        "ranks_only": "{n} ranks seen here",
-        "no_ranks": "no rank seen yet",
-        "command": "command",
-        "settings": "settings",
-        "preset": "preset {name}",
-        "verdict": "verdict",
-        "standing_still": "nothing moves",
-        "trouble": "{kind} (incident {n}), {t} ago",
-        "judged": "judged",
-        "evidence": "evidence is being taken",
-        "exitcode": "exit code {n}",
-        "attempts": "{n} attempts",
-        "gave_up": "not started again: {why}",
-        "notes": "not readable",
-        "more": "and {n} more",
-        "rank": "rank",
-        "state": "state",
-        "beat": "beat",
-        "in": "in, for",
-        "where": "where it was",
-        "local": "local",
-        "pid": "pid",
-        "host": "host",
-        "memory": "GPU memory",
-        "folded": "{n} {state}",
-        "steps": "steps {a} to {b}",
-        "slowest": "slowest rank {n}",
-        "collectives": "collectives",
-        "no_monitor": "not known: no unhang.Monitor has told anything here (docs/monitoring.md)",
-        "no_monitor_yet": "not known yet: no unhang.Monitor has told anything here so far (docs/monitoring.md)",
-        "heard": "of {n} of {of} ranks, {t} ago",
-        "before": "of an earlier attempt",
-        "group": "group",
-        "call": "call",
-        "count": "count",
-        "failures": "failed calls",
-        "silent": "nothing comes from",
-        "silent_for": "rank {n} for {t}",
-        "store_lost": "the store is lost, and nothing comes from other ranks",
-        "evaluation": "the last failed evaluation",
-        "of_torch": "torch's own collectives",
-        "unread": "{n} of them missed",
-        "counted": "counted",
-        "none recorded": "none recorded",
-        "stragglers": "waited for",
-        "stragglers_lately": "waited for in the last {t}",
-        "straggler": "rank {n} {share} ({t}, {group})",
-        "evaluations": "evaluations {n}, failed {failed}",
-        "deadlines": "deadlines",
-        "none": "none",
-        "events": "last events",
-        "no_events": "nothing has happened yet",
-        "stopped_process": "stopped (SIGSTOP)",
-        "collective": "a collective",
-        "signal": "ended by signal {n}",
-        "blamed": "named by the verdict",
-        "moved": "moved {t} ago",
-        "seen": "(last seen)",
-        "last_seen": "last seen at {at}",
-        "of": "of",
-        "sorted": "sorted by {by}",
-        "filtered": "filter {text}",
-        "paused": "PAUSED",
-        "shown": "{n} of {of}",
-        "nothing_matches": "no rank matches",
-        "late": "reading takes {t}",
-        "lost": "not readable now: {why}; what is shown is {t} old",
-        "keys": "q quit  ↑↓ move  s sort  / filter  a all  v view  p pause  ? help",
-        "looking": "looking",
-        "records": "unhang why {path} says more",
-    }
-)
+LABELS = Words("top")
 
 SORTS = ("interest", "rank", "step", "beat", "waiting")
-SORT_WORDS = Labels({"interest": "interest", "rank": "rank", "step": "step", "beat": "age of the heartbeat", "waiting": "waiting time"})
-KINDS = Labels(
-    {
-        "hang": "a hang",
-        "straggler": "a slow rank",
-        "failure": "a failed rank",
-        "world-size": "not the training that was asked for",
-        "interrupted": "interrupted while it stood still",
-    }
-)
+SORT_WORDS = Words("top-sorts")
+KINDS = Words("top-incidents")
 
 HELP = msg("""\
 q, Ctrl-C  quit; the training does not notice
@@ -286,26 +172,4 @@ def _plain(value: Any, lang: Language) -> str:
     return UNKNOWN if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-_EVENTS = Labels(
-    {
-        "Started": "attempt {n} started (pid {pid})",
-        "FirstStep": "{ranks} ranks on {devices} ({backend}): first step after {after_s} s",
-        "Overridden": "{what} {was} -> {now}",
-        "Ignored": "{what}={value} not applied: {why}",
-        "Stalled": "rank {ranks} has kept the others waiting for {for_s} s",
-        "CaughtUp": "moving again after {after_s} s",
-        "Opened": "incident {incident}: {told}; taking evidence",
-        "Abandoned": "incident {incident} was none; the training goes on",
-        "Drawn": "verdict on incident {incident}: {told}",
-        "Restarting": "starting again (restart {attempt} of {of})",
-        "Climbing": "{cause}: trying settings on this machine with {ranks} ranks",
-        "RungTried": "{title}: {outcome}",
-        "Asking": "the user is asked which of {ways} ways to take, within {within_s} s",
-        "FellBack": "going on with other settings: {says}",
-        "GaveUp": "not starting again: {why}",
-        "Note": "{text}",
-        "LastSeen": "{signal}; last seen, by heartbeat: {told}",
-        "Forced": "{told}",
-        "Finished": "ended with exit code {exitcode} after {elapsed_s} s, in attempt {attempts}",
-    }
-)
+_EVENTS = Words("top-events")
