@@ -348,7 +348,7 @@ class Attempt:
             if not self._ended_by_us:
                 self._tell(events.Note(text=f"ending what the training has left: {_named(left)}"))
             self._family.ask(signal.SIGTERM)
-            await self._until_gone(TERM_GRACE_S)
+            await self._until_gone()
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and not all(c.closed.is_set() for c in self._channels):
             await asyncio.sleep(TICK_S / 5)
@@ -386,11 +386,11 @@ class Attempt:
         self._ended_by_us = self._roster.closing = True
         self.release_all()
         self._family.ask(signal.SIGTERM)
-        await self._until_gone(TERM_GRACE_S)
+        await self._until_gone()
         self._family.kill()
 
-    async def _until_gone(self, grace_s: float) -> None:
-        deadline = time.monotonic() + grace_s
+    async def _until_gone(self) -> None:
+        deadline = time.monotonic() + TERM_GRACE_S
         while time.monotonic() < deadline and self._family.members():
             await asyncio.sleep(TICK_S)
             self._family.reap()

@@ -50,7 +50,7 @@ class Channel:
         self.closed = asyncio.Event()
         self._begun = b""
         self._timer: asyncio.TimerHandle | None = None
-        asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
+        asyncio.get_running_loop().add_reader(self._read_fd, self._read)
 
     @property
     def identity(self) -> str:
@@ -75,9 +75,6 @@ class Channel:
         while not self.closed.is_set() and self._read():
             pass
         self._end()
-
-    def _readable(self) -> None:
-        self._read()
 
     def _read(self) -> bool:
         try:

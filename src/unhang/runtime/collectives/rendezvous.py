@@ -76,7 +76,7 @@ class Rendezvous:
         if self._me == self._ranks[0]:
             if self.round:
                 return False
-            self._found(self.root)
+            self._found()
             # Or they are in a round without it already, and are about to say so.
             return True
         until = time.monotonic() + deadline_s
@@ -88,7 +88,7 @@ class Rendezvous:
             now = time.monotonic()
             if now >= knocks_s or not self._name:
                 knocks_s = now + _KNOCKS_EVERY_S
-                self._knock(self.root)
+                self._knock()
             if now >= asks_s:
                 asks_s = float("inf")
                 self.root.count("asks")
@@ -105,7 +105,7 @@ class Rendezvous:
             if self._hears(self.root):
                 break
             if now >= founds_s:
-                self._found(self.root)
+                self._found()
             else:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
@@ -116,9 +116,9 @@ class Rendezvous:
         if self.round:
             return
         if self._me == self._ranks[0]:
-            self._found(self.root)
+            self._found()
         elif not self._name:
-            self._knock(self.root)
+            self._knock()
 
     def tend(self, root: BoundedStore) -> float:
         """Takes an answer, and answers others, by the connection of `root`. Returns in how many seconds to come again."""
@@ -139,20 +139,20 @@ class Rendezvous:
         with self._lock:
             return self._sit(self.root, found.decode())
 
-    def _knock(self, root: BoundedStore) -> None:
+    def _knock(self) -> None:
         with self._lock:
             self._name = self._name or uuid.uuid4().hex
-            root.put(f"hello/{self._me}", msgspec.json.encode(_Hello(self._name, self._refused)))
-            root.count("knocks")
+            self.root.put(f"hello/{self._me}", msgspec.json.encode(_Hello(self._name, self._refused)))
+            self.root.count("knocks")
 
-    def _found(self, root: BoundedStore) -> None:
+    def _found(self) -> None:
         with self._lock:
             if self.round:
                 return
             name = f"{self._me}-{uuid.uuid4().hex}"
-            self._take(root, name)
+            self._take(self.root, name)
             if self._me == self._ranks[0]:
-                root.put("host", name.encode())
+                self.root.put("host", name.encode())
             self._hurries_until_s = time.monotonic() + _HURRIES_FOR_S
             self._founded = True
             self.round = name
