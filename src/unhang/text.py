@@ -103,7 +103,7 @@ _WIDE = ("\uff09", "\uff0c", "\uff1b", "\uff1a", "\u3002")
 
 def filled(template: str, values: Mapping[str, Any], language: str = "en") -> str:
     """How a value is shown may be part of its name (`unhang.knowledge.judge`)."""
-    parts = []
+    parts: list[str] = []
     for literal, name, form, conversion in string.Formatter().parse(template):
         # Chinese has no space behind the punctuation that a value may end with.
         parts.append(literal.removeprefix(" ") if parts and parts[-1].endswith(_WIDE) else literal)
