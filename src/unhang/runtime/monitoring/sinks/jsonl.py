@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from unhang import fsio
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.sinks.measures import run_dir
 
@@ -16,7 +18,7 @@ class JSONL:
         self.path = _default() if path is None else Path(path)
         self.where = str(self.path)
         # A link is followed where the script has named it.
-        self._opener = _open_no_link if path is None else None
+        self._opener = partial(fsio.open_private, mode=0o664) if path is None else None
 
     def write(self, snapshot: Snapshot) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,10 +28,6 @@ class JSONL:
 
     def close(self) -> None:
         pass
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664)
 
 
 def _default() -> Path:
