@@ -15,7 +15,8 @@ from unhang.runtime.monitoring.sinks.measures import run_dir
 
 class JSONL:
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = _default() if path is None else Path(path)
+        run = run_dir()
+        self.path = Path(path) if path is not None else run / "monitor.jsonl" if run is not None else Path("unhang-monitor/rank0.jsonl")
         self.where = str(self.path)
         # A link is followed where the script has named it.
         self._opener = partial(fsio.open_private, mode=0o664) if path is None else None
@@ -28,11 +29,6 @@ class JSONL:
 
     def close(self) -> None:
         pass
-
-
-def _default() -> Path:
-    run = run_dir()
-    return Path("unhang-monitor/rank0.jsonl") if run is None else run / "monitor.jsonl"
 
 
 def _is_cut(path: Path) -> bool:
