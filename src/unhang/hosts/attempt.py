@@ -196,17 +196,13 @@ class Attempt:
                 await self._attend()
         while await self._follow():
             pass
-        if self._is_failure and self.last is None:
+        if self._exitcode and not self._interrupts and self.last is None:
             await self._judge("failure")
 
     @property
     def _exitcode(self) -> int:
         failed = sorted((h.ended_at_s or 0.0, h.exitcode) for h in self._hosts if h.exitcode)
         return 1 if self.lost else failed[0][1] if failed else 0
-
-    @property
-    def _is_failure(self) -> bool:
-        return bool(self._exitcode) and not self._interrupts
 
     # -- starting, following, ending
 

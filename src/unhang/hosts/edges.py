@@ -329,21 +329,17 @@ def _lossy(probes: Sequence[Probe]) -> list[Fault]:
     ]
 
 
-def upper_bound(failed: int, tried: int, confidence: float = 0.95) -> float:
-    """The rate of failure that so many failures still allow (Clopper and Pearson)."""
+def upper_bound(failed: int, tried: int) -> float:
+    """The rate of failure that so many failures still allow, with a confidence of 95 % (Clopper and Pearson)."""
     if failed >= tried:
         return 1.0
 
     def at_most(rate: float) -> float:
         one, other = math.log(rate), math.log1p(-rate)
-        return math.fsum(math.exp(_log_comb(tried, k) + k * one + (tried - k) * other) for k in range(failed + 1))
+        return math.fsum(math.exp(math.log(math.comb(tried, k)) + k * one + (tried - k) * other) for k in range(failed + 1))
 
     low, high = failed / tried, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if at_most(middle) > 1 - confidence else (low, middle)
+        low, high = (middle, high) if at_most(middle) > 0.05 else (low, middle)
     return high
-
-
-def _log_comb(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

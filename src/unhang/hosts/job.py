@@ -30,7 +30,8 @@ from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.model import ProcessId
 
-Question, Answer = Mapping[str, Any], dict[str, Any]
+Question = Mapping[str, Any]
+Answer = dict[str, Any]
 
 # Of one answer.
 _OUTPUT_BYTES, _EVENT_BYTES, _PACKED_BYTES = 256_000, 64_000, 400_000

@@ -104,18 +104,18 @@ class Result:
 Progress = Callable[[Text], None]
 
 
-async def examine(asked: Asked, progress: Progress = lambda _: None) -> Result:
+async def examine(asked: Asked, progress: Progress) -> Result:
     """Look at all hosts. A host that is dead, slow or silent is a finding, and is waited for no longer than its step may take."""
     begun = time.monotonic()
     progress(msg("logging in to {n} hosts", n=len(asked.hosts)))
     limit_s = STEP_S if asked.by == "srun" else START_S
     async with reached(pipes(asked.hosts, python=asked.python, ssh=asked.ssh, by=asked.by), limit_s=limit_s) as agents:
-        return replace(await through(agents, asked, progress), took_s=time.monotonic() - begun)
+        return await _Preflight(asked, agents, progress).run(begun)
 
 
-async def through(agents: Agents, asked: Asked, progress: Progress = lambda _: None) -> Result:
+async def through(agents: Agents, asked: Asked) -> Result:
     """Look at all hosts through agents that were reached already."""
-    return await _Preflight(asked, agents, progress).run(time.monotonic())
+    return await _Preflight(asked, agents, lambda _: None).run(time.monotonic())
 
 
 class _Preflight:

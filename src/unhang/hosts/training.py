@@ -210,8 +210,8 @@ class Training:
             self._asked = replace(self._asked, looked_at=replace(self._asked.looked_at, hosts=joined))
         asked = self._asked
         hosts = [host for host in asked.looked_at.hosts if host.name not in self._left_out]
-        async with _Line(asked.looked_at, self._rendezvous) as line:
-            agents = await line.reach(hosts)
+        async with contextlib.AsyncExitStack() as line:
+            agents = await self._reach(line, hosts)
             fit = [host for host in hosts if host.name in agents.names]
             result = None
             if asked.preflight != "off":
@@ -239,10 +239,20 @@ class Training:
 
     async def _followed(self, left: Resumable) -> Result:
         hosts = [host for host in self._asked.looked_at.hosts if host.name in left.hosts]
-        async with _Line(self._asked.looked_at, None) as line:
-            return await self._through(line, await line.reach(hosts), hosts, left.attempt, None)
+        async with contextlib.AsyncExitStack() as line:
+            return await self._through(line, await self._reach(line, hosts), hosts, left.attempt, None)
 
-    async def _through(self, line: _Line, agents: Agents, hosts: Sequence[Host], number: int, address: str | None) -> Result:
+    async def _reach(self, line: contextlib.AsyncExitStack, hosts: Sequence[Host]) -> Agents:
+        """Agents on these hosts, in place of those that `line` led to before."""
+        await line.aclose()
+        asked = self._asked.looked_at
+        if self._rendezvous is not None:
+            made = self._rendezvous.pipes(hosts)
+        else:
+            made = pipes(hosts, python=asked.python, ssh=asked.ssh, by=asked.by, each=True)
+        return await line.enter_async_context(reached(made, limit_s=STEP_S if asked.by == "srun" else START_S))
+
+    async def _through(self, line: contextlib.AsyncExitStack, agents: Agents, hosts: Sequence[Host], number: int, address: str | None) -> Result:
         names = [host.name for host in hosts]
         self._rundir.write(self._rundir.hosts, replace(_resumable(self._asked, number, names), failures=self._failures, named=dict(self._named)))
         self._attempt = Attempt(
@@ -250,7 +260,7 @@ class Training:
             names,
             self._asked.job,
             number=number,
-            reach=partial(line.reach, hosts),
+            reach=partial(self._reach, line, hosts),
             first_incident=self._log.incidents + 1,
             rundir=self._rundir,
             patience=self._patience,
@@ -269,26 +279,3 @@ def _resumable(asked: Asked, attempt: int, names: Sequence[str]) -> Resumable:
     kept = replace(asked, job=replace(asked.job, environ={}), looked_at=replace(asked.looked_at, environ={}))
     clean = redact_data(replace(kept, job=replace(kept.job, words=redact_command(kept.job.words))))
     return Resumable(attempt=attempt, hosts=tuple(names), can_restart=clean.job == kept.job, asked=clean)
-
-
-class _Line:
-    """The pipes to the hosts; they can be made anew."""
-
-    def __init__(self, looked_at: preflight.Asked, rendezvous: Rendezvous | None) -> None:
-        self._looked_at, self._rendezvous = looked_at, rendezvous
-        self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> _Line:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
-
-    async def reach(self, hosts: Sequence[Host]) -> Agents:
-        await self._stack.aclose()
-        asked = self._looked_at
-        if self._rendezvous is not None:
-            made = self._rendezvous.pipes(hosts)
-        else:
-            made = pipes(hosts, python=asked.python, ssh=asked.ssh, by=asked.by, each=True)
-        return await self._stack.enter_async_context(reached(made, limit_s=STEP_S if asked.by == "srun" else START_S))

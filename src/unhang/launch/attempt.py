@@ -33,7 +33,7 @@ from unhang.launch.command import Command, launcher
 from unhang.launch.hang_detector import Alarm
 from unhang.launch.incidents import EvidenceRequest, Incidents, PendingIncident, Situation, logs_so_far
 from unhang.launch.interruption import Interruption, asked_to_end, still_there
-from unhang.launch.listener import Listener, Message, Peer
+from unhang.launch.listener import Listener, Message, Peer, Tasks
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.outside_view import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.patience import Patience
@@ -163,7 +163,7 @@ class Attempt:
         self._overdue = StillRunning()
         self._interrupted_s: float | None = None
         self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._onlookers = StatusWriter(
             rundir,
             attempt=number,
@@ -375,9 +375,7 @@ class Attempt:
             self._tell(events.Note(text=f"processes {left} are in uninterruptible I/O and could not be ended"))
         for forced in self._overdue.killed():
             self._tell(forced)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         for channel in self._channels:
             channel.close()
 
@@ -618,12 +616,9 @@ class Attempt:
         return time.monotonic() - self._started
 
     def _spawn(self, coroutine: Any) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self._tasks.start(coroutine, self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.release_all()
             self._incidents.trouble(f"part of watching the training failed: {type(error).__name__}: {error}")

@@ -15,6 +15,8 @@ from typing import Literal
 
 from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.facts import shebang
+from unhang.facts.host import Host
 from unhang.fsio import as_argument, is_dir, is_file
 from unhang.model import frozen
 from unhang.settings.setting import worded
@@ -30,21 +32,18 @@ _LLAMAFACTORY = ("llamafactory-cli", "lmf", "llamafactory.cli")
 _IN_THEIR_PYTHON = ("torchrun", "accelerate", "deepspeed", "ds", *_LLAMAFACTORY)
 _FILES = (".yaml", ".yml", ".json")
 _MAX_FILE_BYTES = 1024 * 1024
+# Of a "#!" line: what the kernel takes is not asked here.
+_ANY_LENGTH = 4096
 _PORT = ("--master-port", "--main-process-port")
-# Options that take no value. Of any other the next word is the value.
-_FLAGS = {
-    "torchrun": {"-m", "--module", "--no-python", "--run-path", "--standalone", "--use-env", "--virtual-local-rank"},
-    "accelerate": {
-        *("-m", "--module", "-q", "--quiet", "--cpu", "--debug", "--downcast-bf16", "--dynamo-use-dynamic", "--dynamo-use-fullgraph"),
-        *("--dynamo-use-regional-compilation", "--enable-cpu-affinity", "--fp8-use-autocast-during-eval", "--ipex", "--multi-gpu", "--no-python"),
-        *("--no-tpu-cluster", "--same-network", "--tpu", "--tpu-cluster", "--tpu-use-sudo", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm"),
-        *("--use-mps-device", "--use-parallelism-config", "--use-xpu"),
-    },
-    "deepspeed": {
-        *("--bind-cores-to-rank", "--elastic-training", "--force-multi", "--module", "--no-local-rank", "--no-python", "--no-ssh"),
-        *("--no-ssh-check", "--save-pid", "-q", "--quiet"),
-    },
-}
+# Options that take no value, of whichever launcher. Of any other the next word is the value.
+_FLAGS = frozenset((
+    "-m", "--module", "-q", "--quiet", "--bind-cores-to-rank", "--cpu", "--debug", "--downcast-bf16", "--dynamo-use-dynamic",
+    "--dynamo-use-fullgraph",
+    "--dynamo-use-regional-compilation", "--elastic-training", "--enable-cpu-affinity", "--force-multi", "--fp8-use-autocast-during-eval", "--ipex",
+    "--multi-gpu", "--no-local-rank", "--no-python", "--no-ssh", "--no-ssh-check", "--no-tpu-cluster", "--run-path", "--same-network", "--save-pid",
+    "--standalone", "--tpu", "--tpu-cluster", "--tpu-use-sudo", "--use-deepspeed", "--use-env", "--use-fsdp", "--use-megatron-lm", "--use-mps-device",
+    "--use-parallelism-config", "--use-xpu", "--virtual-local-rank",
+))  # fmt: skip
 # Of deepspeed's options, by their long names.
 _LONG = {"-H": "--hostfile", "-e": "--exclude", "-i": "--include"}
 # What it reads where no file is named, and what it leaves behind of the variables that tell ranks how to talk to each other.
@@ -429,7 +428,7 @@ def _options(words: Sequence[str], kind: str | None, begin: int) -> Iterator[tup
     while kind is not None and begin < len(words) and words[begin].startswith("-") and words[begin] != "--":
         name, given, value = _said(words[begin], kind)
         count = 1
-        if not given and name not in _FLAGS[kind]:
+        if not given and name not in _FLAGS:
             value, count = next(iter(words[begin + 1 : begin + 2]), ""), 2
             if value.endswith(".py"):
                 return
@@ -472,27 +471,12 @@ def training_python(environ: Environ = os.environ) -> str:
 
 def _interpreter(executable: Path) -> str | None:
     """The Python that a console script starts; None for anything else."""
-    try:
-        with executable.open("rb") as f:
-            first, second = (f.readline(4096).decode(errors="replace") for _ in range(2))
-    except OSError:
-        return None
     if executable.name.startswith("python"):
         return str(executable)
-    if not first.startswith("#!"):
+    found = shebang.read(Host(), str(executable.absolute()), at_most=_ANY_LENGTH)
+    if found is None or "python" not in Path(found.interpreter).name:
         return None
-    words = first[2:].split()
-    if words and words[0].endswith("/env"):
-        # -S and its variables come before the program, which may be a shell: pyenv's shims are scripts of bash.
-        program = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
-        return shutil.which(program) if is_python(program) else None
-    if words and Path(words[0]).name == "sh":
-        # The Python that a shell hands a script over to: installers write this where the path is too long for a #! line, or has spaces in it.
-        found = re.match(r"""\'\'\'exec\'\s+(?P<path>.+?)\s+"\$0"\s+"\$@\"""", second)
-        if found is None:
-            return None
-        path = found["path"]
-        beside = re.fullmatch(r"""(?P<quote>["']?)\$\(dirname.*\)(?P=quote)/["']?(?P<name>[^/"']+)["']?""", path)
-        python = executable.resolve().with_name(beside["name"]) if beside else Path(path.strip("\"'").replace("\\ ", " "))
-        return str(python) if "python" in python.name else None
-    return words[0] if words and "python" in Path(words[0]).name else None
+    if "/" in found.interpreter:
+        return found.interpreter
+    # What env looks up may be a shell: pyenv's shims are scripts of bash.
+    return shutil.which(found.interpreter) if is_python(found.interpreter) else None

@@ -55,6 +55,22 @@ class Handler(Protocol):
     def gone(self, peer: Peer) -> None: ...
 
 
+class Tasks(set["asyncio.Task[None]"]):
+    """Those that are under way."""
+
+    def start(self, coroutine: Any, done: Callable[[asyncio.Task[None]], object] | None = None) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        if done is not None:
+            task.add_done_callback(done)
+
+    async def end(self) -> None:
+        for task in self:
+            task.cancel()
+        await asyncio.gather(*self, return_exceptions=True)
+
+
 class Listener:
     """Serve with `async with Listener(handler, refused) as listener:`; `listener.environment` attaches a process to it."""
 
@@ -62,7 +78,7 @@ class Listener:
         self._handler = handler
         self._refused = refused
         self._token = secrets.token_hex(16)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def __aenter__(self) -> Listener:
         # The path of a Unix socket has at most 107 bytes: TMPDIR may be too long for it.
@@ -74,13 +90,11 @@ class Listener:
         self._server.bind(str(self._path))
         self._path.chmod(0o600)
         self._server.listen(1024)
-        self._spawn(self._accept())
+        self._tasks.start(self._accept())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         self._server.close()
         self._directory.close()
 
@@ -94,11 +108,6 @@ class Listener:
             protocol.ENV_SUPERVISOR: str(os.getpid()),
         }
 
-    def _spawn(self, coroutine: Any) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -109,7 +118,7 @@ class Listener:
                 await asyncio.sleep(1.0)
                 continue
             sock.setblocking(False)
-            self._spawn(self._serve(sock))
+            self._tasks.start(self._serve(sock))
 
     async def _serve(self, sock: socket.socket) -> None:
         peer: Peer | None = None

@@ -159,7 +159,7 @@ class Watch:
 
     def alive(self) -> list[RankState]:
         """The ranks that still belong to the training: neither ended nor out of the process group."""
-        return [r for r in self.ranks.values() if r.ended is None and not r.left]
+        return [r for r in self._living() if not r.left]
 
     def beat(
         self,

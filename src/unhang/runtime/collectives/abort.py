@@ -7,6 +7,7 @@ Lanes are broken then. Whoever waits says which call it is in, so that calls of 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 import time
 import weakref
@@ -108,7 +109,8 @@ class Abort:
         self._looks_for_ended_s = 0.0
         self._owed: list[Callable[[BoundedStore], object]] = []
         if self.size > 1:
-            root = BoundedStore.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
+            fingerprint = hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:12]
+            root = BoundedStore.beside(f"unhang/{c10d._get_process_group_name(group)}/{fingerprint}")
             self.meeting = Rendezvous(root, self.ranks, self.me)
 
     @property
@@ -455,9 +457,3 @@ def _cause(reports: list[Report]) -> str:
         return "; ".join(said[:4])
     began = [r.says for r in reports if r.says not in (TOLD, FINISHED)]
     return min(began, key=lambda says: says.startswith(BROKE), default="closed")
-
-
-def _fingerprint(ranks: Sequence[int]) -> str:
-    import hashlib
-
-    return hashlib.sha256(repr(tuple(ranks)).encode()).hexdigest()[:12]

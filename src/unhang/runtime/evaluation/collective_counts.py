@@ -118,7 +118,11 @@ class Calls:
         # Whoever is missing asks for it when it comes.
         circle.forgets(*([self._told] if self._told else []), *([f"{key}/known"] if missing else []))
         # Those that whoever is missing belongs to have been judged.
-        disputed = {key: ranks for key, ranks in _disputed(_made(answers)).items() if not _members(key.split("|")[1]) & set(missing)}
+        disputed = {
+            key: dict(sorted(ranks.items()))
+            for key, ranks in _made(answers).items()
+            if len(set(ranks.values())) > 1 and not _members(key.split("|")[1]) & set(missing)
+        }
         if not disputed:
             return found
         claimed, waits = self._looked_at_again(disputed, answers, once=bool(missing or gone))
@@ -236,10 +240,6 @@ def _made(answers: Mapping[int, CollectiveCounts]) -> dict[str, dict[int, int]]:
         checksum = _checksum(key)
         ranks.update({rank: 0 for rank, said in answers.items() if rank not in ranks and checksum in said.quiet})
     return made
-
-
-def _disputed(made: Mapping[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    return {key: dict(sorted(ranks.items())) for key, ranks in made.items() if len(set(ranks.values())) > 1}
 
 
 def _differ(said: Iterable[OfGroup]) -> bool:

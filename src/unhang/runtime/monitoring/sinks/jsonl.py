@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from unhang import fsio
 from unhang.runtime.monitoring.counters import Snapshot
 from unhang.runtime.monitoring.sinks.measures import run_dir
 
 
 class JSONL:
     def __init__(self, path: str | Path | None = None) -> None:
-        self.path = _default() if path is None else Path(path)
+        run = run_dir()
+        self.path = Path(path) if path is not None else run / "monitor.jsonl" if run is not None else Path("unhang-monitor/rank0.jsonl")
         self.where = str(self.path)
         # A link is followed where the script has named it.
-        self._opener = _open_no_link if path is None else None
+        self._opener = partial(fsio.open_private, mode=0o664) if path is None else None
 
     def write(self, snapshot: Snapshot) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,15 +29,6 @@ class JSONL:
 
     def close(self) -> None:
         pass
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664)
-
-
-def _default() -> Path:
-    run = run_dir()
-    return Path("unhang-monitor/rank0.jsonl") if run is None else run / "monitor.jsonl"
 
 
 def _is_cut(path: Path) -> bool:
