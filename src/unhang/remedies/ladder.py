@@ -32,11 +32,8 @@ _INTERRUPTED = msg("interrupted: what was tried until then is all there is")
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What is told while it goes on: a rung that begins (`tried` is None), or that has been tried; or a trial of what can be left out, or of what has
-    passed already (`again`).
-    """
+    """What is told while it goes on: a rung that has been tried; or a trial of what can be left out, or of what has passed already (`again`)."""
 
-    rung: Rung | None
     tried: Tried | None = None
     dropping: Trial | None = None
     again: bool = False
@@ -257,7 +254,6 @@ class _Climb:
         return False
 
     def _try(self, rung: Rung, choice: Choice) -> Trial:
-        self._tell(Told(rung=rung))
         # One that passes has to pass once more: as long as it has taken has to be left.
         now = time.monotonic()
         until = self._rungs_until if self._proven else min(self._rungs_until, (now + self._until) / 2)
@@ -271,7 +267,7 @@ class _Climb:
         passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
         again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)
-        self._tell(Told(rung=None, dropping=result, again=again))
+        self._tell(Told(dropping=result, again=again))
         return result
 
     def _skip(self, rung: Rung, why: Text) -> None:
@@ -286,7 +282,7 @@ class _Climb:
             skipped=skipped,
         )
         self._tried.append(tried)
-        self._tell(Told(rung=rung, tried=tried))
+        self._tell(Told(tried=tried))
 
     @staticmethod
     def _is_over(until: float) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from unhang.knowledge.text import Text, joined, msg, same
-from unhang.remedies.lint.documents import Key, Layout, Problem, dotted, known, nearest, table
+from unhang.remedies.lint.documents import ABSENT, Key, Layout, Problem, dotted, known, nearest, table
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _ZERO = "zero_optimization"
@@ -86,8 +86,8 @@ def _elsewhere(name: str, section: str) -> Text | None:
 
 def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     def enabled(name: str) -> Key | None:
-        key = by_path.get((name, "enabled"))
-        return key if key is not None and key.value is True else None
+        key = by_path.get((name, "enabled"), ABSENT)
+        return key if key.value is True else None
 
     bf16, fp16 = enabled("bf16") or enabled("bfloat16"), enabled("fp16")
     if bf16 is not None and fp16 is not None:
@@ -121,31 +121,26 @@ def _is_plain_within(path: tuple[str, ...]) -> bool:
 
 
 def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
-    section = by_path.get((_ZERO,))
-    if section is None or section.is_leaf or section.is_list:
+    section, given = by_path.get((_ZERO,), ABSENT), by_path.get((_ZERO, "stage"), ABSENT)
+    if section.is_leaf or section.is_list or not given.is_leaf:
         return
-    given = by_path.get((_ZERO, "stage"))
-    if given is not None and not given.is_leaf:
-        return
-    stage = given.value if given is not None else 0
+    stage = given.value if given is not ABSENT else 0
     if stage == "auto":
         return
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         # DeepSpeed takes "2" for 2.
         if str(stage) not in ("0", "1", "2", "3"):
-            key = given or section
-            shown = _shown(key)
-            says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=shown)
+            says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=_shown(given))
             # Which was meant nobody can tell.
-            yield key.problem(says, "0, 1, 2, 3")
+            yield given.problem(says, "0, 1, 2, 3")
             return
         stage = int(stage)
-    if given is None:
+    if given is ABSENT:
         says = msg("zero_optimization without stage is stage 0: ZeRO is off")
         yield section.problem(says, '"stage": 2')
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
-        device = by_path.get((_ZERO, name, "device"))
-        if device is None or device.value in (None, "none", "auto"):
+        device = by_path.get((_ZERO, name, "device"), ABSENT)
+        if device.value in (None, "none", "auto"):
             continue
         if device.value not in _DEVICES:
             shown = _shown(device)
@@ -157,8 +152,8 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         if device.value == "nvme" and (_ZERO, name, "nvme_path") not in by_path:
             says = msg("{name} goes to nvme, and nvme_path is missing", name=name)
             yield device.problem(says, '"nvme_path": "/local_nvme"')
-    ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"))
-    if ratio is not None and stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
+    ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"), ABSENT)
+    if stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
         says = msg("offload_optimizer.ratio below 1 is refused with any stage but 3")
         yield ratio.problem(says, '"stage": 3')
 
