@@ -36,19 +36,6 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
-    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
-    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
-    (the release that is loaded, "" where it is not named).
-    """
-
-    name: str
-    value: str
-    source: str
-    line: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of
     the host, as the facts call them.
@@ -98,8 +85,8 @@ class Judged:
         return replace(self, remarks=(*self.remarks, remark))
 
 
-def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[Option] = ()) -> tuple[Judged, ...]:
-    """Each setting in its order, and then what several of them say together."""
+def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[tuple[str, str]] = ()) -> tuple[Judged, ...]:
+    """Each setting in its order, and then what several of them say together. `options` are names and values (`files.found.Said`)."""
     from unhang.variables.combinations import compare
 
     return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
