@@ -205,12 +205,16 @@ def _bash(layout: Layout, carried: Carried, through: bool) -> _Values:
 
 def _kubernetes(layout: Layout, carried: Carried, through: bool) -> _Values:
     """Kubernetes: a runtime and a job for Kubeflow Trainer, with a /dev/shm that is large enough."""
-    command = (
+    return {"env": _env(carried), "command": _of_pod(layout, carried, through), "start": through}
+
+
+def _of_pod(layout: Layout, carried: Carried, through: bool, *meeting: str) -> tuple[str, ...]:
+    return (
         *map(literal, _through_unhang(carried, through, "--pod")),
         "torchrun",
+        *meeting,
         *map(literal, (*_options(carried), *_script(layout), *carried.arguments)),
     )
-    return {"env": _env(carried), "command": command, "start": through}
 
 
 def _kubernetes_job(layout: Layout, carried: Carried, through: bool) -> _Values:
@@ -223,13 +227,7 @@ def _kubernetes_job(layout: Layout, carried: Carried, through: bool) -> _Values:
         if layout.nodes == 1
         else (f"--nnodes={layout.nodes}", "--node-rank=$(NODE_RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)")
     )
-    command = (
-        *map(literal, _through_unhang(carried, through, "--pod")),
-        "torchrun",
-        *meeting,
-        f"--nproc-per-node={layout.processes}",
-        *map(literal, (*_options(carried), *_script(layout), *carried.arguments)),
-    )
+    command = _of_pod(layout, carried, through, *meeting, f"--nproc-per-node={layout.processes}")
     master = layout.address or f"{layout.name}-0.{layout.name}"
     return {"env": _env(carried), "command": command, "start": through, "master": master}
 
