@@ -29,8 +29,8 @@ from typing import Any
 
 from unhang import fsio
 from unhang.errors import UnhangError, unknown_name
-from unhang.settings import catalogue, values
-from unhang.settings.setting import Choice, Value, flag, worded
+from unhang.settings import catalogue
+from unhang.settings.setting import Choice, Value, flag, seconds, worded
 from unhang.text import NOTHING, Text
 
 if sys.version_info >= (3, 11):
@@ -214,7 +214,7 @@ def _word(path: Path, where: str, value: object, valid: tuple[str, ...]) -> str:
 
 def _seconds(path: Path, where: str, value: object, least_s: float) -> float:
     try:
-        return values.seconds(worded(round(value, 6)) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
+        return seconds(worded(round(value, 6)) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
     except ValueError as e:
         raise UnhangError(f"{path}: {where} = {value!r}: {e}") from e
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.settings import support
-from unhang.settings.catalogue import OF_THE_SCRIPT, Preset
+from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS, Preset
 from unhang.settings.choosing import NAMES, Here
 from unhang.settings.choosing import preset as ours
 from unhang.settings.configuration import Configuration
@@ -232,25 +232,16 @@ def refused_of_typed(found: Plan) -> tuple[Refused, ...]:
     return tuple(r for r in found.applied.refused if r.key in typed)
 
 
-# Where a number or a flag of the script's own does what the setting would have done.
-_FLAGS = {"batch": "--batch-size", "accumulation": "--accumulation", "precision": "--precision", "gpu-cache": "--cache-size"}
-
-
 def instead_of(refused: Refused) -> str:
     """What does what was probably meant by a setting that is refused here."""
-    key = refused.key
-    if key in _FLAGS:
-        flag = _FLAGS[key]
+    known = SETTINGS.get(refused.key)
+    if known is not None and known.flag:
         return (
-            f"change the number in the script, or give the script its own flag (train.py {flag} {refused.value}); where unhang.toml knows the flag "
-            f'([arguments] {key} = "{flag}"), --set {key}={worded(refused.value)} puts it there'
+            f"change the number in the script, or give the script its own flag (train.py {known.flag} {refused.value}); where unhang.toml knows the "
+            f'flag ([arguments] {known.key} = "{known.flag}"), --set {known.key}={worded(refused.value)} puts it there'
         )
-    if key == "backend":
-        return "leave it out"
-    if key == "processes":
-        return "give the command its own option, or -n for a Python script"
-    if key == "shm":
-        return "leave it out: nothing here talks over NCCL's shared memory; where /dev/shm is short for a DataLoader, --set loader-workers=0"
+    if known is not None and known.instead:
+        return known.instead
     if refused.why == support.NO_NCCL:
         return "leave it out: nothing here talks over NCCL; Gloo takes --set interface=NAME and --timeout TIME"
     return "leave it out; unhang presets --settings lists every setting"
