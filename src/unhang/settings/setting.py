@@ -14,7 +14,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Literal
 
-from unhang.i18n import msg
+from unhang.i18n import COMMA, NOTHING, joined, msg
 from unhang.text import Text
 
 _ON = ("on", "true", "yes", "1")
@@ -58,21 +58,21 @@ class Spelled:
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
-    read_by: str = ""
-    readers: Mapping[str, str] = field(default_factory=dict)
+    read_by: Text = NOTHING
+    readers: Mapping[str, Text] = field(default_factory=dict)
 
     @classmethod
     def by_several(
-        cls, readers: Mapping[str, str], *, env: Mapping[str, str], options: tuple[tuple[str, str], ...] = (), arguments: tuple[str, ...] = ()
+        cls, readers: Mapping[str, Text], *, env: Mapping[str, str], options: tuple[tuple[str, str], ...] = (), arguments: tuple[str, ...] = ()
     ) -> Spelled:
         """`readers` has every name: of a variable, an option, or what stands in front of an argument's =."""
-        return cls(env=env, options=options, arguments=arguments, read_by=", ".join(dict.fromkeys(readers.values())), readers=readers)
+        return cls(env=env, options=options, arguments=arguments, read_by=joined(dict.fromkeys(readers.values()), COMMA), readers=readers)
 
     def without(self, env: Mapping[str, str], options: tuple[tuple[str, str], ...], arguments: tuple[str, ...]) -> Spelled:
         """What is left of it where others' were kept, and who reads that."""
         left = {*env, *(name for name, _ in options), *(argument.partition("=")[0] for argument in arguments)}
         readers = {name: who for name, who in self.readers.items() if name in left}
-        read_by = ", ".join(dict.fromkeys(readers.values())) if self.readers else self.read_by
+        read_by = joined(dict.fromkeys(readers.values()), COMMA) if self.readers else self.read_by
         return Spelled(env=env, options=options, arguments=arguments, read_by=read_by, readers=readers)
 
 
@@ -93,7 +93,7 @@ class Applied:
     arguments: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     refused: tuple[Refused, ...]
-    read_by: Mapping[str, str]
+    read_by: Mapping[str, Text]
     spelled: Mapping[str, Spelled] = field(default_factory=dict)
 
 
@@ -181,7 +181,7 @@ def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installe
         )
     if key not in arguments:
         return setting.spell(value, installed, launcher)
-    return Spelled(arguments=flag(arguments[key], value), read_by=f"the script ({arguments[key]})")
+    return Spelled(arguments=flag(arguments[key], value), read_by=msg("the script ({function})", function=arguments[key]))
 
 
 def flag(template: str, value: Value) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
@@ -126,7 +126,12 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
         gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
         kept = [s for s in said if s in wrong or gets_it]
         remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
-    span = table().span(variable.owner, setting.name) if variable is not None else None
+    entry: dict[str, Any] = {}
+    if variable is not None:
+        last = (table().span(variable.owner, setting.name) or ("", ""))[1]
+        removed = variable.removed or (f"after {last}" if last else "")
+        values = variable.kind.text() if variable.owner != "nobody" else ""
+        entry = {"what": variable.what, "default": variable.default, "values": values, "since": variable.since, "removed": removed}
     return Judged(
         name=setting.name,
         value=None if variable is not None and variable.secret else setting.value,
@@ -135,18 +140,10 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
         state=state,
         readers=readers,
         unseen=unseen,
-        what=variable.what if variable is not None else None,
-        default=variable.default if variable is not None else "",
-        values=variable.kind.text() if variable is not None and variable.owner != "nobody" else "",
-        since=variable.since if variable is not None else "",
-        removed=(variable.removed if variable is not None else "") or _removed(span, variable),
         now=now,
         remarks=tuple(remarks),
+        **entry,
     )
-
-
-def _removed(span: tuple[str, str] | None, variable: Variable | None) -> str:
-    return f"after {span[1]}" if span is not None and span[1] and variable is not None else ""
 
 
 def _readers(name: str, libraries: Mapping[str, str], scan: Scan) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
