@@ -52,6 +52,7 @@ _KEYS = {
     "reasons": "/ *:prose",
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text "
     "flag:text instead:text",
+    "stage": "title:prose bound_s:number / ranks:text needed:flag",
     "trap": "when:pattern severity:text says:prose /",
 }
 # What a judge may need besides the hits of causes ("own-hits": those of its own cause). It is asked only where at least one of these is there.
@@ -69,6 +70,7 @@ _TABLES = {
     "knowledge/environments": "environment",
     "knowledge/other_libraries": "library",
     "knowledge/packages": "names",
+    "probes/stages": "stage",
     "remedies/exports/forms": "form",
     "settings/presets": "preset",
     "settings/settings": "setting",

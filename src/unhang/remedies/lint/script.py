@@ -16,10 +16,10 @@ from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
 _ONE = ("1", "1:1")
-_NODES = ("--nnodes", "--num-machines", "--num-nodes")
+NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _NODE_RANK = ("--node-rank", "--machine-rank")
-_PORT = ("--master-port", "--main-process-port")
-_ADDRESS = ("--master-addr", "--main-process-ip")
+PORT = ("--master-port", "--main-process-port")
+ADDRESS = ("--master-addr", "--main-process-ip")
 _LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0")
 # Another value in each shell, or on each host by its number.
 _BY_CHANCE = re.compile(r"\bRANDOM\b|\$\$|\bshuf\b|free_port|\.bind\(|getsockname")
@@ -157,7 +157,7 @@ def _gpus_of_each_host(started: Sequence[Start]) -> str:
     for one in started:
         if (each := _number(one, "--nproc-per-node", "--num-gpus")) is not None:
             return str(each)
-        total, hosts = _number(one, "--num-processes"), _number(one, *_NODES) or 1
+        total, hosts = _number(one, "--num-processes"), _number(one, *NODES) or 1
         if total is not None and total % hosts == 0:
             return str(total // hosts)
     return "N"
@@ -188,7 +188,7 @@ def _launchers(one: Start) -> Iterator[_Remark]:
 
 def _counts(one: Start) -> Iterator[_Remark]:
     """What does not go together, and what is not read."""
-    total, hosts, rank = _number(one, "--num-processes"), _number(one, *_NODES), _number(one, *_NODE_RANK)
+    total, hosts, rank = _number(one, "--num-processes"), _number(one, *NODES), _number(one, *_NODE_RANK)
     if total is not None and hosts and total % hosts:
         fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
         says = msg("--num_processes counts those of all machines: {total} does not divide by {hosts}", total=total, hosts=hosts)
@@ -212,7 +212,7 @@ def _is_factory(one: Start) -> bool:
 
 def _nodes(one: Start) -> Value | None:
     by_variable = one.variables.get("PET_NNODES") if _is_torchrun(one) else one.variables.get("NNODES") if _is_factory(one) else None
-    return one.option(*_NODES) or by_variable
+    return one.option(*NODES) or by_variable
 
 
 def _several(one: Start) -> Value | None:
@@ -249,8 +249,8 @@ def _backend(one: Start) -> str | None:
 
 def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
     """The launcher's own options come before variables. Of the launchers only LLaMA-Factory reads MASTER_PORT; torchrun sets it for its ranks."""
-    address = one.option(*_ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
-    port = one.option(*_PORT) or one.variables.get("MASTER_PORT" if _is_factory(one) else "PET_MASTER_PORT")
+    address = one.option(*ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
+    port = one.option(*PORT) or one.variables.get("MASTER_PORT" if _is_factory(one) else "PET_MASTER_PORT")
     if (endpoint := one.option("--rdzv-endpoint")) is not None:
         address, port = host_and_port(one.filled(endpoint))
     return address and one.filled(address), port and one.filled(port)
@@ -313,7 +313,7 @@ def _rendezvous(one: Start, several: Value, given: Collection[str]) -> Iterator[
                 says = msg("several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)")
                 number = "$MASTER_PORT" if "MASTER_PORT" in one.variables else "29400"
                 yield _Remark(several, says, f"--rdzv-endpoint=$MASTER_ADDR:{number}")
-        elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
+        elif one.option(*PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
             port = one.variables.get("MASTER_PORT")
             if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
                 says = msg("torchrun does not read MASTER_PORT: without --master-port its hosts meet on {DEFAULT_PORT}", DEFAULT_PORT=_DEFAULT_PORT)
@@ -334,7 +334,7 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
         says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails)
         instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
         yield _Remark(several, says, instead)
-    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
+    if one.option(*ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         option = "--main_process_ip" if by_accelerate else "--master-addr"
         unread = msg(" ({name} does not read MASTER_ADDR)", name=one.names[0]) if "MASTER_ADDR" in known else NOTHING
         says = msg("several hosts, and no {option}: each takes itself for the first{unread}", option=option, unread=unread)
