@@ -79,22 +79,21 @@ class Plan:
     remarks: tuple[Text, ...] = ()
 
 
-def preset(name: str, here: Here, configuration: Configuration) -> Preset:
-    """A preset by name, the user's before ours; _ may stand for -. Raises UnhangError that lists all."""
-    return _preset(name, here, configuration, ())
-
-
 def in_place_of_ours(preset: Preset) -> Text:
     """What is to be said of one of the user's that has the name of one of ours; NOTHING of any other."""
     return _IN_PLACE.fill(name=preset.name, path=preset.origin) if preset.origin and preset.name in NAMES else NOTHING
 
 
-def _preset(name: str, here: Here, configuration: Configuration, above: tuple[str, ...], asked_in: str = "") -> Preset:
+def preset(name: str, here: Here, configuration: Configuration, *, above: tuple[str, ...] = (), asked_in: str = "") -> Preset:
+    """A preset by name, the user's before ours; _ may stand for -. Raises UnhangError that lists all.
+
+    `above` are presets that build on it, `asked_in` is where it is named.
+    """
     wanted = name.strip().lower().replace("_", "-")
     own = configuration.presets.get(wanted)
     # One of the user's may have the name of one of ours and build on it.
     if own is not None and wanted not in above:
-        base = _preset(own.base, here, configuration, (*above, wanted)) if own.base else None
+        base = preset(own.base, here, configuration, above=(*above, wanted)) if own.base else None
         title = same(own.title) if own.title else base.title if base else NOTHING
         return Preset(
             name=wanted,
@@ -140,7 +139,7 @@ def plan(
     name = preset_name or configuration.preset
     remarks: tuple[Text, ...] = ()
     if name:
-        base = _preset(name, here, configuration, (), f"{configuration.path}: [run] preset: " if not preset_name else "")
+        base = preset(name, here, configuration, asked_in=f"{configuration.path}: [run] preset: " if not preset_name else "")
         remarks = tuple(filter(None, (in_place_of_ours(base),)))
         unfit = base.unfit
         for key, value in base.settings.items():
