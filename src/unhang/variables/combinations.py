@@ -104,8 +104,7 @@ def _old_and_new(view: _View) -> Iterator[_Said]:
         new = view.last.get(entry.now) if entry is not None and entry.now else None
         if entry is not None and new is not None and new.value != view.last[name].value and new.state == "read":
             both = entry.both or msg("that one wins")
-            shown = f"{new.name}={_shown(new.value)}"
-            yield name, _remark("warning", msg("{shown} is set as well: {both}", shown=shown, both=both))
+            yield name, _remark("warning", msg("{shown} is set as well: {both}", shown=f"{new.name}={_shown(new.value)}", both=both))
 
 
 def _blocking_and_handling(view: _View) -> Iterator[_Said]:

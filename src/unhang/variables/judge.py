@@ -253,8 +253,7 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     if not fits and value_parsers.is_known(value):
         says += msg("; the new name takes {kind}, and not {value!r}", kind=kind.text(), value=value)
     now = variable.now if has_it and fits else ""
-    instead = same(now) if now else None
-    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=says, instead=instead)
+    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=says, instead=same(now) if now else None)
 
 
 def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
@@ -336,5 +335,4 @@ def _typo(name: str, meant: str) -> Remark:
     if owned(name):
         says = msg("no such variable is known; the nearest real name is {meant}", meant=meant)
         return Remark(kind="typo", severity="warning", says=says, instead=same(meant))
-    says = msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant)
-    return Remark(kind="typo", severity="note", says=says)
+    return Remark(kind="typo", severity="note", says=msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant))

@@ -52,12 +52,10 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
         elif len(path) == 1 and path[0] not in names["top"] | names["legacy"]:
             says = msg("accelerate has no key `{path}`, and aborts on it", path=path[0])
             home = next((section for section in _TYPE_OF if path[0] in names[section]), None)
-            instead = msg("{path} in {home}", path=path[0], home=home) if home else nearest(path[0], names["top"])
-            yield key.problem(says, instead)
+            yield key.problem(says, msg("{path} in {home}", path=path[0], home=home) if home else nearest(path[0], names["top"]))
         elif len(path) == 2 and path[0] in names and path[1] not in names[path[0]]:
             says = msg("accelerate has no key `{path}` in {path2}, and ignores it", path=key.path[1], path2=path[0])
-            instead = msg("{path} at the top level", path=path[1]) if path[1] in names["top"] else nearest(path[1], names[path[0]])
-            yield key.problem(says, instead)
+            yield key.problem(says, msg("{path} at the top level", path=path[1]) if path[1] in names["top"] else nearest(path[1], names[path[0]]))
     yield from _values(by_path)
     yield from _sections(by_path, top)
     yield from _kind(top, "mpirun_hostfile" in {path[-1] for path in by_path})
@@ -81,8 +79,7 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         value = str(key.value)
         if key.value is False and name == "mixed_precision":
             # YAML 1.1 takes a bare no for false.
-            says = msg("mixed_precision: no without quotes is false in YAML, and accelerate fails on it")
-            yield key.problem(says, 'mixed_precision: "no"')
+            yield key.problem(msg("mixed_precision: no without quotes is false in YAML, and accelerate fails on it"), 'mixed_precision: "no"')
         elif (key.value is False and name == "distributed_type") or (name in _BY_NUMBER and value.isdigit() and 1 <= int(value) <= len(valid)):
             continue
         elif value not in valid and (name in _EXACT or value.lower() not in {v.lower() for v in valid}):
@@ -98,8 +95,7 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
                 span = msg("{least} or more", least=least) if most is None else msg("from {least} to {most}", least=least, most=most)
                 yield key.problem(msg("{name} is {value}: it is {span}", name=name, value=key.value, span=span))
         elif key.value is not None:
-            says = msg("{name} is a whole number, not {value!r}", name=name, value=key.value)
-            yield key.problem(says)
+            yield key.problem(msg("{name} is a whole number, not {value!r}", name=name, value=key.value))
     backend = by_path.get(("rdzv_backend",), ABSENT)
     if backend.value in ("c10d", "etcd", "etcd-v2"):
         says = msg("rdzv_backend: {value} is not read from the file, which leaves static", value=backend.value)
@@ -134,8 +130,7 @@ def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) ->
     version = by_path.get(("fsdp_config", "fsdp_version"), ABSENT)
     prefetch = by_path.get(("fsdp_config", "fsdp_forward_prefetch"), ABSENT)
     if str(version.value) == "2" and prefetch.value in (True, "true"):
-        says = msg("fsdp_forward_prefetch is refused with fsdp_version: 2")
-        yield prefetch.problem(says, "fsdp_forward_prefetch: false")
+        yield prefetch.problem(msg("fsdp_forward_prefetch is refused with fsdp_version: 2"), "fsdp_forward_prefetch: false")
 
 
 def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
@@ -152,12 +147,10 @@ def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
     if not isinstance(count.value, int) or count.value < 2:
         return
     if kind.value in ("NO", False):
-        says = msg("distributed_type NO starts one process, not {value}", value=count.value)
-        yield kind.problem(says, "distributed_type: MULTI_GPU")
+        yield kind.problem(msg("distributed_type NO starts one process, not {value}", value=count.value), "distributed_type: MULTI_GPU")
     elif kind.value == "MULTI_CPU" and not by_mpi:
         says = msg("distributed_type MULTI_CPU starts one process, not {value}: others are left to mpirun", value=count.value)
-        instead = msg("distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true")
-        yield kind.problem(says, instead)
+        yield kind.problem(says, msg("distributed_type: MULTI_GPU with the variable ACCELERATE_USE_CPU=true"))
 
 
 def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
@@ -176,8 +169,7 @@ def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
         says = msg("machine_rank is {value}, and {hosts} machines count from 0", value=rank.value, hosts=hosts)
         yield rank.problem(says, f"machine_rank: {hosts - 1}")
     if hosts and total is not None and total % hosts:
-        says = msg("num_processes counts those of all hosts: {total} does not divide by {hosts}", total=total, hosts=hosts)
-        yield processes.problem(says)
+        yield processes.problem(msg("num_processes counts those of all hosts: {total} does not divide by {hosts}", total=total, hosts=hosts))
     if layout.world is not None and total is not None and total != layout.world:
         says = msg("num_processes is {total}, and the job has {world} (it counts those of all hosts)", total=total, world=layout.world)
         yield processes.problem(says, f"num_processes: {layout.world}")
@@ -190,17 +182,14 @@ def check_llamafactory(keys: tuple[Key, ...]) -> Iterator[Problem]:
     # A file for `llamafactory-cli eval` has others.
     for name, key in () if "task" in top else top.items():
         if name not in fields:
-            says = msg("LLaMA-Factory has no field `{name}`, and refuses the file", name=name)
-            yield key.problem(says, others.get(name) or nearest(name, fields))
+            yield key.problem(msg("LLaMA-Factory has no field `{name}`, and refuses the file", name=name), others.get(name) or nearest(name, fields))
     for name, words in table("llamafactory", "values").items():
         key, valid = top.get(name, ABSENT), words.split()
         if key.value is not None and key.value not in valid:
-            says = msg("{name} is {value}: there is no such one", name=name, value=key.value)
-            yield key.problem(says, ", ".join(valid))
+            yield key.problem(msg("{name} is {value}: there is no such one", name=name, value=key.value), ", ".join(valid))
     if top.get("fp16", ABSENT).value is True and top.get("bf16", ABSENT).value is True:
         yield top["fp16"].problem(msg("bf16 and fp16 are both on: the Trainer refuses that"))
     workers = top.get("dataloader_num_workers", ABSENT).value
     for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         if top.get(name, ABSENT).value and not workers:
-            says = msg("{name} without workers: DataLoader raises ValueError", name=name)
-            yield top[name].problem(says, "dataloader_num_workers: 2")
+            yield top[name].problem(msg("{name} without workers: DataLoader raises ValueError", name=name), "dataloader_num_workers: 2")
