@@ -50,7 +50,9 @@ _KEYS = {
     "names": "/ *:text",
     "preset": "title:prose cost:prose settings:table why:reasons / like:text",
     "reasons": "/ *:prose",
-    "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text",
+    "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text "
+    "flag:text instead:text",
+    "stage": "title:prose bound_s:number / ranks:text needed:flag",
     "trap": "when:pattern severity:text says:prose /",
 }
 # What a judge may need besides the hits of causes ("own-hits": those of its own cause). It is asked only where at least one of these is there.
@@ -68,6 +70,7 @@ _TABLES = {
     "knowledge/environments": "environment",
     "knowledge/other_libraries": "library",
     "knowledge/packages": "names",
+    "probes/stages": "stage",
     "remedies/exports/forms": "form",
     "logs/signatures": "signature",
     "report/words": "names",

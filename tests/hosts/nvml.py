@@ -123,7 +123,7 @@ def links(number: int, *, remote: str | bytes | None = None, kind: int = 2, down
     return {
         "nvmlDeviceGetNvLinkState": state,
         "nvmlDeviceGetNvLinkRemoteDeviceType": lambda link: kind,
-        "nvmlDeviceGetNvLinkRemotePciInfo": lambda link: pci(remote or b"00000000:05:00.0"),
+        "nvmlDeviceGetNvLinkRemotePciInfo": lambda link: pci(remote or "00000000:05:00.0"),
         "nvmlDeviceGetFieldValues": fields(known),
     }
 

@@ -11,7 +11,7 @@ from tests.tables import for_each
 from unhang.facts import variables
 from unhang.files.opening import parse
 from unhang.variables.examine import all_names, in_file, place
-from unhang.variables.judge import Option, Place, Setting, judge, typo_outside
+from unhang.variables.judge import Place, Setting, judge, typo_outside
 from unhang.variables.known import entries
 from unhang.variables.readers import table
 
@@ -463,7 +463,7 @@ def test_torchruns_names_have_a_nearest_one():
 
 
 def test_a_timeout_of_the_trainer_beats_deepspeeds():
-    option = (Option(name="ddp_timeout", value="7200", source="train.sh", line=9),)
+    option = (("ddp_timeout", "7200"),)
     assert "ddp_timeout is 7200 s" in said(look({"DEEPSPEED_TIMEOUT": "30"}, options=option)["DEEPSPEED_TIMEOUT"])
     assert "ddp_timeout" not in said(look({"DEEPSPEED_TIMEOUT": "120"}, options=option)["DEEPSPEED_TIMEOUT"])
 
@@ -609,6 +609,6 @@ def test_what_nccl2_does_not_read_is_said_from_torch_2_15_on():
 )
 def test_a_distance_for_gpudirect_that_hangs_with_rocm_7(script, hangs):
     parsed = parse("train.sh", script)
-    options = [Option(name=o.name, value=o.value, source="train.sh", line=o.line + 1) for o in parsed.options]
+    options = [(o.name, o.value) for o in parsed.options]
     found = look([(s.name, s.value) for s in parsed.settings], options=options)["NCCL_NET_GDR_LEVEL"]
     assert ("seen to hang" in said(found, "note")) == hangs

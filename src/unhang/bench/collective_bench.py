@@ -25,7 +25,7 @@ from unhang.facts.host import Host
 from unhang.i18n import msg
 from unhang.launch import terminate
 from unhang.probes import live
-from unhang.settings.values import parse_size
+from unhang.settings.setting import parse_size
 
 # Operations of all ranks together, and those that one rank measures by itself.
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "broadcast", "reduce", "send_recv", "pairs", "barrier")

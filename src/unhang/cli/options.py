@@ -53,7 +53,7 @@ def duration(least_s: float) -> Callable[[str | float], float]:
     """Reads a time as --timeout takes it: 600, 90s, 10m, 2h."""
 
     def read(given: str | float) -> float:
-        from unhang.settings.values import seconds
+        from unhang.settings.setting import seconds
 
         try:
             return seconds(str(given), least_s)

@@ -210,7 +210,7 @@ def _model(model: str | None, params: str | None, numbers: Mapping[str, int]) ->
 
 
 def _size(option: str, text: str | None) -> int | None:
-    from unhang.settings.values import parse_size
+    from unhang.settings.setting import parse_size
 
     if text is None:
         return None

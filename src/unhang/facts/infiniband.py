@@ -115,7 +115,7 @@ def collect(host: Host) -> Infiniband:
     if any(p.state is None for d in devices for p in d.ports) or any(not d.ports for d in devices):
         unread.append("the state of some ports")
     verbs = _verbs(host)
-    kernel, driver = _line(host, "/proc/sys/kernel/osrelease"), _line(host, "/proc/driver/nvidia/version")
+    kernel, driver = host.text("/proc/sys/kernel/osrelease"), next(iter(host.lines("/proc/driver/nvidia/version")), None)
     return Infiniband(
         devices=devices,
         verbs_devices=verbs,
@@ -165,8 +165,8 @@ def _device(host: Host, name: str) -> Device:
     return Device(
         name=name,
         driver=host.link_name(f"{base}/device/driver"),
-        board_id=_line(host, f"{base}/board_id"),
-        firmware=_line(host, f"{base}/fw_ver"),
+        board_id=host.text(f"{base}/board_id"),
+        firmware=host.text(f"{base}/fw_ver"),
         slot=bus.rpartition(".")[0] if bus and "." in bus else None,
         net_devices=net,
         ports=tuple(_port(host, f"{base}/ports/{n}", n) for n in numbers),
@@ -174,16 +174,16 @@ def _device(host: Host, name: str) -> Device:
 
 
 def _port(host: Host, base: str, number: int) -> Port:
-    rate = _line(host, f"{base}/rate")
+    rate = host.text(f"{base}/rate")
     # "400 Gb/sec (4X NDR)"
     found = re.match(r"([\d.]+) Gb/sec(?: \((\d+)X)?", rate or "")
     counters = {c: v for c in _COUNTERS if (v := host.number(f"{base}/counters/{c}")) is not None}
     counters |= {c: v for c in _HW_COUNTERS if (v := host.number(f"{base}/hw_counters/{c}")) is not None}
     return Port(
         number=number,
-        state=_word(_line(host, f"{base}/state")),
-        physical_state=_word(_line(host, f"{base}/phys_state")),
-        link_layer=_line(host, f"{base}/link_layer"),
+        state=_word(host.text(f"{base}/state")),
+        physical_state=_word(host.text(f"{base}/phys_state")),
+        link_layer=host.text(f"{base}/link_layer"),
         rate_gbps=_float(found[1]) if found else None,
         lanes=int(found[2]) if found and found[2] else None,
         rate=rate,
@@ -200,10 +200,10 @@ def _gids(host: Host, base: str) -> tuple[Gid, ...] | None:
         return None
     found = []
     for index in indices:
-        address = _line(host, f"{base}/gids/{index}")
+        address = host.text(f"{base}/gids/{index}")
         if address and address != _NO_GID:
             # An unused entry has no type: reading it fails with EINVAL, and so it does in a container whose entry it is not.
-            found.append(Gid(index=index, address=address, type=_line(host, f"{base}/gid_attrs/types/{index}"), ipv4=_ipv4(address)))
+            found.append(Gid(index=index, address=address, type=host.text(f"{base}/gid_attrs/types/{index}"), ipv4=_ipv4(address)))
     return tuple(found)
 
 
@@ -217,7 +217,7 @@ def _ipv4(address: str) -> str | None:
 
 def _pkeys(host: Host, base: str) -> Mapping[str, str]:
     indices = sorted((n for n in host.listed(f"{base}/pkeys") if n.isdigit()), key=int)[:_MAX_GIDS]
-    read = {n: _line(host, f"{base}/pkeys/{n}") for n in indices}
+    read = {n: host.text(f"{base}/pkeys/{n}") for n in indices}
     return {n: key for n, key in read.items() if key and key != "0x0000"}
 
 
@@ -240,10 +240,6 @@ def _gpus(host: Host) -> tuple[str, ...] | None:
         return None
     texts = (host.lines(f"/proc/driver/nvidia/gpus/{g}/information") for g in gpus)
     return tuple(line.partition(":")[2].strip() for text in texts for line in text if line.startswith("Model:"))
-
-
-def _line(host: Host, path: str) -> str | None:
-    return next(iter(host.lines(path)), None)
 
 
 def _word(text: str | None) -> str | None:

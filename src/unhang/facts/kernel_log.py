@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
-from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
+from unhang.kernel_lines import SINCE_BOOT, Kind, Meaning, may_mean, read
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -35,28 +35,17 @@ _SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that the kernel said, `count` times. `code` is the number of an Xid or SXid, `device` a PCI address, `severity` as the line has it.
+class Event(Meaning):
+    """Something that the kernel said, `count` times.
 
-    `interface` is that of a NIC, `what` tells its faults apart in the driver's words.
-
-    `seconds` is how long a task had hung by then, `process_is_there` whether it was still a process of that number and name when we looked.
-    Ages are seconds before the snapshot, None where the lines carry no time; `text` is the last of the lines.
+    `process_is_there`: whether a task that hung was still a process of that number and name when we looked. Ages are seconds before the snapshot,
+    None where the lines carry no time; `text` is the last of the lines.
     """
 
-    kind: Kind
     text: str
     count: int = 1
     first_age_s: float | None = None
     last_age_s: float | None = None
-    device: str | None = None
-    code: int | None = None
-    severity: str | None = None
-    pid: int | None = None
-    process: str | None = None
-    interface: str | None = None
-    what: str | None = None
-    seconds: int | None = None
     process_is_there: bool | None = None
 
 

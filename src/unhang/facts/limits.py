@@ -10,9 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 
-from unhang.facts import cgroups
 from unhang.facts.host import Host, Subject
 from unhang.facts.numa import numbered
+from unhang.facts.processes import control_groups
 from unhang.i18n import Text, joined, msg
 from unhang.text import size
 
@@ -158,7 +158,7 @@ def _user_threads(host: Host) -> int | None:
 
 def _pids(host: Host) -> Group | None:
     found = []
-    for directory in cgroups.directories(host, "pids", holding=("pids.max",)):
+    for directory in control_groups(host, "pids", holding=("pids.max",)):
         limit = host.number(f"{directory}/pids.max")
         if limit is not None:
             found.append(Group(directory=directory, limit=limit, current=host.number(f"{directory}/pids.current")))
@@ -167,7 +167,7 @@ def _pids(host: Host) -> Group | None:
 
 def _quota(host: Host) -> float | None:
     found = []
-    for directory in cgroups.directories(host, "cpu", holding=("cpu.max", "cpu.cfs_quota_us")):
+    for directory in control_groups(host, "cpu", holding=("cpu.max", "cpu.cfs_quota_us")):
         words = _words(host, f"{directory}/cpu.max")
         quota, period = words if len(words) == 2 else (host.number(f"{directory}/cpu.cfs_quota_us"), host.number(f"{directory}/cpu.cfs_period_us"))
         # "max" and -1 are no limit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unhang.facts import cgroups
+from unhang.facts import processes
 from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg
 from unhang.text import size
@@ -60,14 +60,14 @@ def collect(host: Host) -> Memory:
         limit = host.number(f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
         used = host.number(f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
         # v1 counts the groups below only in its total_ names, v2 always. "file" and "cache" would count tmpfs as well, which nothing takes back.
-        totals = cgroups.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
+        totals = processes.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
         # cgroup v1 writes "no limit" as a number near 2^63.
         groups.append(
             _Group(
                 directory,
                 None if limit is None or limit >= 1 << 60 else limit,
                 used,
-                totals if totals is not None else cgroups.counted(host, f"{directory}/memory.stat", ("active_file", "inactive_file")),
+                totals if totals is not None else processes.counted(host, f"{directory}/memory.stat", ("active_file", "inactive_file")),
             )
         )
     limited = [group for group in groups if group.limit is not None]
@@ -85,7 +85,7 @@ def collect(host: Host) -> Memory:
         cgroup_used_bytes=group.used if group else None,
         cgroup_reclaimable_bytes=group.reclaimable if group else None,
         oom_kills=oom_kills(host),
-        host_oom_kills=cgroups.counted(host, "/proc/vmstat", ("oom_kill",)),
+        host_oom_kills=processes.counted(host, "/proc/vmstat", ("oom_kill",)),
         unread=("how much memory is available",) if available is None else (),
     )
 
@@ -93,12 +93,12 @@ def collect(host: Host) -> Memory:
 def oom_kills(host: Host) -> int | None:
     """How many processes the OOM killer has ended in this control group, or on this host where no group counts; None where nothing counts."""
     texts = [f"{directory}/{name}" for directory in _groups(host)[:1] for name in ("memory.events", "memory.oom_control")]
-    counts = (cgroups.counted(host, path, ("oom_kill",)) for path in [*texts, "/proc/vmstat"])
+    counts = (processes.counted(host, path, ("oom_kill",)) for path in [*texts, "/proc/vmstat"])
     return next((count for count in counts if count is not None), None)
 
 
 def _groups(host: Host) -> tuple[str, ...]:
-    return cgroups.directories(host, "memory", holding=("memory.events", "memory.oom_control"))
+    return processes.control_groups(host, "memory", holding=("memory.events", "memory.oom_control"))
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def read(nvml: Any) -> Seen:
             p2p[a, b] = P2P.get(status, "unknown")
     cuda = ask("nvmlSystemGetCudaDriverVersion")
     return Seen(
-        driver=_text(ask("nvmlSystemGetDriverVersion")),
+        driver=ask("nvmlSystemGetDriverVersion"),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
         gpus=tuple(gpus),
         p2p=p2p,
@@ -149,8 +149,7 @@ def memory(nvml: Any) -> dict[str, tuple[int, int]]:
     ask = _Asking(nvml)
     found = {}
     for address, handle in _handles(ask):
-        told = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo", handle)
-        if told is not None:
+        if (told := _memory(ask, handle)) is not None:
             found[address] = (int(told.used), int(told.total))
     return found
 
@@ -166,7 +165,7 @@ def _handles(ask: _Asking) -> Iterator[tuple[str, Any]]:
     for index in range(ask("nvmlDeviceGetCount") or 0):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         if handle is not None and not (ask("nvmlDeviceGetMigMode", handle) or (0,))[0] and (pci := ask("nvmlDeviceGetPciInfo", handle)) is not None:
-            yield normal(_text(pci.busId) or ""), handle
+            yield normal(pci.busId), handle
 
 
 class _Asking:
@@ -197,7 +196,7 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
     nvml = ask.nvml
     ask.lost = None
     pci = ask("nvmlDeviceGetPciInfo", handle)
-    memory = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo", handle)
+    memory = _memory(ask, handle)
     capability = ask("nvmlDeviceGetCudaComputeCapability", handle)
     mig = ask("nvmlDeviceGetMigMode", handle)
     ecc = ask("nvmlDeviceGetEccMode", handle)
@@ -215,9 +214,9 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
     fabric, fabric_error, degraded = _fabric(ask, handle)
     return Gpu(
         index=index,
-        address=_maybe(lambda p: normal(_text(p.busId) or ""), pci),
-        name=_text(ask("nvmlDeviceGetName", handle)),
-        uuid=_text(ask("nvmlDeviceGetUUID", handle)),
+        address=_maybe(lambda p: normal(p.busId), pci),
+        name=ask("nvmlDeviceGetName", handle),
+        uuid=ask("nvmlDeviceGetUUID", handle),
         minor=ask("nvmlDeviceGetMinorNumber", handle),
         compute_capability=_maybe(lambda c: f"{c[0]}.{c[1]}", capability),
         memory_total_bytes=_maybe(lambda m: int(m.total), memory),
@@ -250,6 +249,10 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
     )
 
 
+def _memory(ask: _Asking, handle: Any) -> Any:
+    return ask("nvmlDeviceGetMemoryInfo", handle, ask.nvml.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo", handle)
+
+
 def _mig_instances(ask: _Asking, handle: Any) -> int | None:
     most = ask("nvmlDeviceGetMaxMigDeviceCount", handle)
     none = str(ask.nvml.NVMLError(ask.nvml.NVML_ERROR_NOT_FOUND))
@@ -274,7 +277,7 @@ def _processes(ask: _Asking, handle: Any) -> tuple[Process, ...] | None:
         known = True
         for p in processes:
             pid, used = int(p.pid), _maybe(int, p.usedGpuMemory)
-            found.setdefault(pid, Process(pid=pid, kind=kind, name=_text(ask("nvmlSystemGetProcessName", pid)), used_bytes=used))
+            found.setdefault(pid, Process(pid=pid, kind=kind, name=ask("nvmlSystemGetProcessName", pid), used_bytes=used))
     return tuple(found.values()) if known else None
 
 
@@ -299,7 +302,7 @@ def _nvlinks(ask: _Asking, handle: Any) -> tuple[NvLink, ...]:
                 link=link,
                 active=True,
                 remote_kind=_REMOTES.get(kind),
-                remote=_maybe(lambda p: normal(_text(p.busId) or "") if _text(p.busId) else None, remote),
+                remote=_maybe(lambda p: normal(p.busId) if p.busId else None, remote),
                 speed_mb_per_s=speed,
             )
         )
@@ -337,10 +340,6 @@ def _fabric(ask: _Asking, handle: Any) -> tuple[str | None, str | None, bool | N
 
 def _maybe(make: Callable[[Any], T], value: Any) -> T | None:
     return None if value is None else make(value)
-
-
-def _text(value: Any) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 # The memory of this host's GPUs, asked again and again beside everything else: a driver that hangs around a lost GPU keeps nobody waiting.

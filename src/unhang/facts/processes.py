@@ -1,4 +1,4 @@
-"""What the kernel says of one process and of its children: state, CPU time, wake-ups, memory.
+"""What the kernel says of one process and of its children: state, CPU time, wake-ups, memory; and of our own control groups.
 
 The main thread, or the one that trains, is looked at apart from the others: the main thread's task has the number of the process itself. A rank's
 other threads (transport, watchdogs, our heartbeat) are busy for reasons of their own.
@@ -7,6 +7,7 @@ other threads (transport, watchdogs, our heartbeat) are busy for reasons of thei
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from unhang.facts.host import Host
@@ -44,27 +45,22 @@ def sample(host: Host, pid: int, *, t: float, tid: int | None = None, children: 
 
     `children` are the processes whose CPU time counts as its own.
     """
-    try:
-        whole = _stat(host.read(f"/proc/{pid}/stat"))
-        task = f"/proc/{pid}/task/{tid or pid}"
-        main = _stat(host.read(f"{task}/stat"))
-        status = host.read(f"{task}/status")
-    except OSError:
+    task = f"/proc/{pid}/task/{tid or pid}"
+    whole, main = _read(host, f"/proc/{pid}/stat"), _read(host, f"{task}/stat")
+    if whole is None or main is None:
         return None
     tree, transferred = whole.tree_cpu_s, _io_bytes(host, pid)
     for child in children:
-        try:
-            tree += _stat(host.read(f"/proc/{child}/stat")).tree_cpu_s
+        if (found := _read(host, f"/proc/{child}/stat")) is not None:
+            tree += found.tree_cpu_s
             transferred += _io_bytes(host, child)
-        except OSError:
-            continue
     return Sample(
         t=t,
         state=main.state,
         cpu_s=main.cpu_s,
         tree_cpu_s=tree,
         io_bytes=transferred,
-        switches=_switches(status),
+        switches=_switches(host.lines(f"{task}/status")),
         rss_bytes=whole.rss_bytes,
         wchan=_wchan(host, f"{task}/wchan" if tid else f"/proc/{pid}/wchan"),
     )
@@ -73,12 +69,9 @@ def sample(host: Host, pid: int, *, t: float, tid: int | None = None, children: 
 def descendants(host: Host, roots: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     """For each of `roots`, all processes below it, from one pass over /proc."""
     parents: dict[int, int] = {}
-    for entry in host.path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = _stat(host.read(f"/proc/{entry.name}/stat")).ppid
-            except OSError:
-                continue
+    for name in host.names("/proc"):
+        if name.isdigit() and (found := _read(host, f"/proc/{name}/stat")) is not None:
+            parents[int(name)] = found.ppid
     below: dict[int, list[int]] = {root: [] for root in roots}
     for pid in parents:
         seen: set[int] = set()
@@ -140,18 +133,14 @@ def names(host: Host) -> dict[int, str]:
 
 def exists(host: Host, pid: int) -> bool:
     """Whether a process lives; a zombie does not."""
-    try:
-        return _stat(host.read(f"/proc/{pid}/stat")).state not in ("Z", "X")
-    except OSError:
-        return False
+    found = _read(host, f"/proc/{pid}/stat")
+    return found is not None and found.state not in ("Z", "X")
 
 
 def start_ticks(host: Host, pid: int) -> int | None:
     """When it started, since the start of the machine; None where the kernel does not say, or it is no more."""
-    try:
-        return _stat(host.read(f"/proc/{pid}/stat")).start_ticks
-    except (OSError, ValueError, LookupError):
-        return None
+    found = _read(host, f"/proc/{pid}/stat")
+    return None if found is None else found.start_ticks
 
 
 def identity(host: Host, pid: int) -> ProcessId | None:
@@ -186,20 +175,15 @@ def is_alive(host: Host, process: ProcessId) -> bool | None:
 
 def is_stopped(host: Host, process: ProcessId) -> bool:
     """Whether that very process is stopped by a signal (SIGSTOP, Ctrl-Z) now; False, too, where it cannot be seen from here."""
-    try:
-        # Not "t": a tracer (a debugger, py-spy for an instant) has that one.
-        return is_alive(host, process) is True and _stat(host.read(f"/proc/{process.pid}/stat")).state == "T"
-    except (OSError, ValueError, LookupError):
-        return False
+    found = _read(host, f"/proc/{process.pid}/stat") if is_alive(host, process) else None
+    # Not "t": a tracer (a debugger, py-spy for an instant) has that one.
+    return found is not None and found.state == "T"
 
 
 def thread(host: Host, pid: int, tid: int) -> tuple[str, float] | None:
     """One thread of a process: its state, and its CPU time in seconds. None where it is no more."""
-    try:
-        found = _stat(host.read(f"/proc/{pid}/task/{tid}/stat"))
-    except OSError:
-        return None
-    return found.state, found.cpu_s
+    found = _read(host, f"/proc/{pid}/task/{tid}/stat")
+    return None if found is None else (found.state, found.cpu_s)
 
 
 @dataclass(frozen=True)
@@ -211,6 +195,13 @@ class _Stat:
     rss_bytes: int
     start_ticks: int
     exitcode: int | None
+
+
+def _read(host: Host, path: str) -> _Stat | None:
+    try:
+        return _stat(host.read(path))
+    except (OSError, ValueError, LookupError):
+        return None
 
 
 def _stat(text: str) -> _Stat:
@@ -233,8 +224,8 @@ def _exitcode(fields: list[str]) -> int | None:
     return os.waitstatus_to_exitcode(int(fields[49])) or None if fields[0] == "Z" and len(fields) > 49 else None
 
 
-def _switches(status: str) -> int:
-    return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
+def _switches(status: Iterable[str]) -> int:
+    return sum(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
 
 
 def _io_bytes(host: Host, pid: int) -> int:
@@ -244,3 +235,33 @@ def _io_bytes(host: Host, pid: int) -> int:
 def _wchan(host: Host, path: str) -> str | None:
     name = (host.text(path) or "").strip("\0\n ")
     return name if name and name != "0" else None
+
+
+def control_groups(host: Host, controller: str, *, holding: Collection[str]) -> tuple[str, ...]:
+    """The directories of the group (v1 or v2) that a controller has this process in, and of the groups around it, innermost first: those with such
+    files.
+    """
+    for row in (line.split(":", 2) for line in host.lines("/proc/self/cgroup")):
+        if len(row) < 3:
+            continue
+        number, controllers, path = row
+        if controller in controllers.split(","):
+            bases = [f"/sys/fs/cgroup/{controller}", f"/sys/fs/cgroup/{controllers}"]
+        elif number == "0" and not controllers:
+            bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for base in bases:
+            upwards = ["/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+            # Inside a container the path may be the host's, of which only the upper end is mounted here.
+            if found := tuple(d for d in upwards if any(host.path(f"{d}/{name}").exists() for name in holding)):
+                return found
+    return ()
+
+
+def counted(host: Host, path: str, names: Collection[str]) -> int | None:
+    """The sum of the named counters in a file of lines like "oom_kill 3"; None where none of them is there."""
+    rows = (line.split() for line in host.lines(path))
+    found = [int(row[1]) for row in rows if len(row) == 2 and row[0] in names and row[1].isdecimal()]
+    return sum(found) if found else None

@@ -9,13 +9,12 @@ import contextlib
 import errno
 import os
 import pwd
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
+from typing import Any
 
 from unhang.facts.host import Asking, Host, Space, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
@@ -83,28 +82,27 @@ def collect(host: Host) -> Storage:
     """Raises OSError where there is no /proc/mounts."""
     known = mounts(host)
     unread: list[str] = []
-    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread))]
-    for _, _, a in asked:
-        a.start()
-    until = time.monotonic() + _ANSWERS_S
+    asked = []
+    for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread)):
+        seen: dict[str, Any] = {"exists": None, "space": None, "writable": None, "problem": None}
+        asked.append((path, purpose, seen, Asking(partial(_look, host, path, seen), timeout_s=_ANSWERS_S)))
     places = []
-    for path, purpose, a in asked:
-        a.join(max(0.0, until - time.monotonic()))
+    for path, purpose, seen, asking in asked:
         point = mount_of(path, known)
         mount = known[point] if point is not None else None
+        try:
+            asking.answer()
+        except TimeoutError:
+            seen["problem"] = "does not answer"
         places.append(
             Place(
                 path=path,
                 purpose=purpose,
-                exists=a.exists,
-                is_directory=a.is_directory,
                 mount=point,
                 kind=mount.kind if mount else None,
                 device=mount.device if mount else None,
                 options=mount.options if mount else (),
-                space=a.space,
-                writable=a.writable,
-                problem="does not answer" if a.is_alive() else a.problem,
+                **seen,
             )
         )
     unread += [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
@@ -135,42 +133,31 @@ def _write_speed(host: Host, path: str, space: Space) -> float:
     return host.write_speed(path, at_most_bytes=room, at_most_s=_WRITING_S)
 
 
-class _Asked(threading.Thread):
-    """Nobody has to wait for it."""
+def _look(host: Host, path: str, seen: dict[str, Any]) -> None:
+    """What is seen of a place goes into `seen` at once: the next question may never be answered."""
+    try:
+        mode = _mode(host, path)
+        seen |= {"exists": mode is not None, "is_directory": mode is not None and S_ISDIR(mode)}
+        nearest = path
+        while nearest != "/" and _mode(host, nearest) is None:
+            nearest = str(PurePosixPath(nearest).parent)
+        seen["writable"] = os.access(host.path(nearest), os.W_OK)
+        seen["space"] = host.space(nearest)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        # Closed to us on the way there: nothing is the matter with the file system.
+        seen["writable"] = False
+    except OSError as e:
+        seen["problem"] = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
 
-    def __init__(self, host: Host, path: str) -> None:
-        super().__init__(name=f"facts-storage-{path}", daemon=True)
-        self._host = host
-        self._path = path
-        self.exists: bool | None = None
-        self.is_directory: bool | None = None
-        self.space: Space | None = None
-        self.writable: bool | None = None
-        self.problem: str | None = None
 
-    def run(self) -> None:
-        try:
-            mode = self._mode(self._path)
-            self.exists, self.is_directory = mode is not None, mode is not None and S_ISDIR(mode)
-            nearest = self._path
-            while nearest != "/" and self._mode(nearest) is None:
-                nearest = str(PurePosixPath(nearest).parent)
-            self.writable = os.access(self._host.path(nearest), os.W_OK)
-            self.space = self._host.space(nearest)
-        except FileNotFoundError:
-            return
-        except PermissionError:
-            # Closed to us on the way there: nothing is the matter with the file system.
-            self.writable = False
-        except OSError as e:
-            self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
-
-    def _mode(self, path: str) -> int | None:
-        """None where nothing is there. From Python 3.14 on Path.exists denies what is closed to us, too."""
-        try:
-            return self._host.path(path).stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+def _mode(host: Host, path: str) -> int | None:
+    """None where nothing is there. From Python 3.14 on Path.exists denies what is closed to us, too."""
+    try:
+        return host.path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:

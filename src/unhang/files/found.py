@@ -27,7 +27,10 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """Something else that a file sets: see `judge.Option`."""
+    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
+    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
+    (the release that is loaded, "" where it is not named).
+    """
 
     name: str
     value: str

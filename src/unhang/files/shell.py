@@ -15,9 +15,9 @@ from unhang.files.found import Found, Item, Lines, Said, Unclosed
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
-_DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
-_FOR_ITSELF = _DECLARING | {"set", "unset", "shopt"}
+RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
+DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+_FOR_ITSELF = DECLARING | {"set", "unset", "shopt"}
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
 # What `env` and `sudo` take a word for.
@@ -65,9 +65,9 @@ def parse(
             items.append(one)
         commented = len(cutter.comments)
         found = list(_of_command(words, seen))
-        rest = [w for w in words if w.raw not in _RESERVED]
+        rest = [w for w in words if w.raw not in RESERVED]
         first = rest[0].raw if rest else ""
-        if first in _DECLARING and _exports(rest):
+        if first in DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
         elif first == "unset":
             undone.update(i for w in rest[1:] for i in since.pop(w.raw, ()))
@@ -131,7 +131,7 @@ def _exports(words: list[Word]) -> bool:
 def _of_command(words: list[Word], seen: _Seen) -> Iterator[Found | Said]:
     lines = seen.lines
     i = 0
-    while i < len(words) and words[i].raw in _RESERVED:
+    while i < len(words) and words[i].raw in RESERVED:
         i += 1
     body = words[i:]
     if not body:
@@ -140,7 +140,7 @@ def _of_command(words: list[Word], seen: _Seen) -> Iterator[Found | Said]:
     ahead = _ahead(body)
     plain = ahead == len(body)
     yield from (_found(word, line, lines, exported=not plain, alone=plain) for word in body[:ahead])
-    if body[0].raw not in _DECLARING:
+    if body[0].raw not in DECLARING:
         yield from _of_arguments(body[ahead:], line, seen)
         return
     named = [_assigned(word) for word in body[1:]]

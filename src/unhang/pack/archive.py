@@ -120,7 +120,7 @@ def _pieces(items: Iterable[Item]) -> Iterator[list[_Part]]:
 
 def _member(item: Item, start: int, size: int) -> bytes:
     """A stretch of an item, as tar has it. Raises UnhangError for a file that is not as it was seen."""
-    head = b"" if start else _header(Entry(item.path, item.kind, item.mode, item.size, "", item.target))
+    head = b"" if start else _header(item)
     if not size:
         return head
     assert item.source is not None
@@ -132,7 +132,7 @@ def _member(item: Item, start: int, size: int) -> bytes:
     return head + data + bytes(-item.size % tarfile.BLOCKSIZE if start + size == item.size else 0)
 
 
-def _header(entry: Entry) -> bytes:
+def _header(entry: Entry | Item) -> bytes:
     info = tarfile.TarInfo(entry.path)
     info.type, info.mode, info.size, info.linkname, info.mtime = _TYPES[entry.kind], entry.mode, entry.size, entry.target, _MTIME
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

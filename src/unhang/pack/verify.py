@@ -163,8 +163,7 @@ def files(
         evidence = [Evidence(source=f"{dest}/{path}", text=why) for path, why in wrong[:_QUOTED]]
         findings = [_finding("files", says, leads_to, evidence=evidence, remedies=remedies)]
         return _area("files", findings, msg("{n} entries, {wrong} not as packed", n=n, wrong=len(wrong))), findings
-    says = msg("{n} entries as packed, {places} of them rewritten for this place", n=n, places=len(known.places))
-    return _area("files", [], says), []
+    return _area("files", [], msg("{n} entries as packed, {places} of them rewritten for this place", n=n, places=len(known.places))), []
 
 
 def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
@@ -177,8 +176,7 @@ def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
     on_host = env_relocation.CAUSE.on_host
     assert on_host is not None
     findings = [replace(f, area="python") for f in on_host(taken)]
-    says = python_env.SUBJECT.summary(replace(seen, chosen_by=f"{dest}/bin", own=None))
-    return _area("python", findings, says), findings
+    return _area("python", findings, python_env.SUBJECT.summary(replace(seen, chosen_by=f"{dest}/bin", own=None))), findings
 
 
 def interpret(told: Mapping[str, Any] | str, known: Manifest) -> Iterator[tuple[Area, list[HostFinding]]]:

@@ -32,11 +32,8 @@ _INTERRUPTED = msg("interrupted: what was tried until then is all there is")
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What is told while it goes on: a rung that begins (`tried` is None), or that has been tried; or a trial of what can be left out, or of what has
-    passed already (`again`).
-    """
+    """What is told while it goes on: a rung that has been tried; or a trial of what can be left out, or of what has passed already (`again`)."""
 
-    rung: Rung | None
     tried: Tried | None = None
     dropping: Trial | None = None
     again: bool = False
@@ -57,28 +54,30 @@ def climb(
     With `several` the rungs above are tried as well, each by itself, for somebody to choose among those that work; `limit_s` is then a
     share of `whole_s`, and the rest is for the answer.
     """
-    return _Climb(bench, why=why, limit_s=limit_s, whole_s=whole_s, several=several, tell=tell).climb(tuple(rungs))
+    return _Climb(bench=bench, why=why, limit_s=limit_s, whole_s=whole_s, several=several, tell=tell).climb(tuple(rungs))
 
 
+@dataclass(kw_only=True)
 class _Climb:
-    def __init__(self, bench: Bench, *, why: str, limit_s: float, whole_s: float | None, several: bool, tell: Callable[[Told], None]) -> None:
-        self._bench = bench
-        self._why = why
+    bench: Bench
+    why: str
+    limit_s: float
+    whole_s: float | None
+    several: bool
+    tell: Callable[[Told], None]
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
-        self._until = self._began + limit_s
+        self._until = self._began + self.limit_s
         # Rungs end before it.
-        self._rungs_until = self._until - limit_s * _RESERVE
+        self._rungs_until = self._until - self.limit_s * _RESERVE
         # What the trial took that has to be repeated as the last proof; whether that was done, or time was over for it.
         self._proof_s = 0.0
         self._proven = self._unproven = False
         self._ran_out = False
-        self._time = (
-            msg("{s} s", s=f"{limit_s:g}")
-            if whole_s is None
-            else msg("{s} s (the rest of {whole} s is for your answer)", s=f"{limit_s:g}", whole=f"{whole_s:g}")
-        )
-        self._several = several
-        self._tell = tell
+        self._time = msg("{s} s", s=f"{self.limit_s:g}")
+        if self.whole_s is not None:
+            self._time = msg("{s} s (the rest of {whole} s is for your answer)", s=f"{self.limit_s:g}", whole=f"{self.whole_s:g}")
         self._tried: list[Tried] = []
         self._dropping: list[Trial] = []
 
@@ -88,7 +87,7 @@ class _Climb:
         seen: list[Choice] = []
         for position, rung in enumerate(rungs):
             choice = rung.above(below)
-            if self._bench.cancelled():
+            if self.bench.cancelled():
                 return self._end(None, _INTERRUPTED)
             if rung.id != AS_IS.id and (why := self._why_not(rung, choice, seen)) is not None:
                 self._skip(rung, why)
@@ -96,7 +95,7 @@ class _Climb:
             # Of a preset only what can be set here.
             choice = self._accepted(choice)
             result = self._try(rung, choice)
-            if self._bench.cancelled():
+            if self.bench.cancelled():
                 return self._end(None, _INTERRUPTED)
             if result.wrong_command:
                 return self._end(
@@ -115,7 +114,7 @@ class _Climb:
                     return self._end(
                         {},
                         _AS_IS
-                        if self._bench.own is None
+                        if self.bench.own is None
                         else msg(
                             "the probes and the command of --trial-command pass as it is: what failed does not show in them, "
                             "so nothing is said of settings"
@@ -125,12 +124,12 @@ class _Climb:
                 least, is_smallest = self._least(rung, choice)
                 if least is not None:
                     says = self._conclusion(least, is_smallest=is_smallest and below_fails)
-                    if self._several:
+                    if self.several:
                         self._try_others(rungs[position + 1 :], [*seen, choice, least])
-                    if self._bench.cancelled():
+                    if self.bench.cancelled():
                         return self._end(None, _INTERRUPTED)
                     return self._end(least, says, confirmed=True)
-                if self._bench.cancelled():
+                if self.bench.cancelled():
                     return self._end(None, _INTERRUPTED)
                 if self._unproven:
                     return self._end(
@@ -178,7 +177,7 @@ class _Climb:
                 self._skip(rung, msg("it works with more processes"))
                 continue
             choice = self._accepted(rung.adds)
-            if self._bench.cancelled():
+            if self.bench.cancelled():
                 return
             if (why := self._why_not(rung, choice, tried)) is not None:
                 self._skip(rung, why)
@@ -193,13 +192,13 @@ class _Climb:
             return msg("no time is left of {time} for it", time=self._time)
         if self._lacks_nccl(choice):
             return msg("there is no NCCL here")
-        if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
+        if choice.get("backend", self.bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
             return msg("only NCCL has it, and the ranks talk over Gloo")
-        refused = self._bench.refused(rung.adds)
+        refused = self.bench.refused(rung.adds)
         if refused and len(refused) == len(rung.adds):
             return trial.refusal(refused)
-        if choice.get("backend") == self._bench.backend and "backend" in rung.adds:
-            return msg("{backend} is what was tried already", backend=self._bench.backend)
+        if choice.get("backend") == self.bench.backend and "backend" in rung.adds:
+            return msg("{backend} is what was tried already", backend=self.bench.backend)
         kept = self._accepted(choice)
         same = [earlier for earlier in ({}, *seen) if self._effect(earlier) == self._effect(kept)]
         if same:
@@ -207,19 +206,19 @@ class _Climb:
         return None
 
     def _lacks_nccl(self, choice: Choice) -> bool:
-        return choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None
+        return choice.get("backend", self.bench.backend) == "nccl" and self.bench.installed.nccl is None
 
     def _effect(self, choice: Choice) -> tuple[dict[str, str], Value, Value]:
         """What a trial could tell apart."""
-        environ = {**self._bench.environ, **self._bench.applied(choice).env}
-        if self._bench.own is None:
-            unseen = trial.UNSEEN if self._bench.loaders else (*trial.UNSEEN, trial.LOADER_WORKERS)
+        environ = {**self.bench.environ, **self.bench.applied(choice).env}
+        if self.bench.own is None:
+            unseen = trial.UNSEEN if self.bench.loaders else (*trial.UNSEEN, trial.LOADER_WORKERS)
             environ = {k: v for k, v in environ.items() if trial.OF_COMMUNICATION.match(k) and k not in unseen}
         # An empty one is as good as none to all who read these.
-        return {k: v for k, v in environ.items() if v}, choice.get("backend", self._bench.backend), choice.get("processes", self._bench.world_size)
+        return {k: v for k, v in environ.items() if v}, choice.get("backend", self.bench.backend), choice.get("processes", self.bench.world_size)
 
     def _accepted(self, choice: Choice) -> Choice:
-        refused = {r.key for r in self._bench.refused(choice)}
+        refused = {r.key for r in self.bench.refused(choice)}
         return {key: value for key, value in choice.items() if key not in refused}
 
     def _least(self, rung: Rung, choice: Choice) -> tuple[Choice | None, bool]:
@@ -243,7 +242,7 @@ class _Climb:
         found = smallest(choice, added=[key for key in choice if key in rung.adds], passes=passes)
         if self._proves(found):
             return found, not untried
-        if found != choice and not self._bench.cancelled() and self._proves(choice):
+        if found != choice and not self.bench.cancelled() and self._proves(choice):
             return choice, False
         return None, False
 
@@ -257,21 +256,20 @@ class _Climb:
         return False
 
     def _try(self, rung: Rung, choice: Choice) -> Trial:
-        self._tell(Told(rung=rung))
         # One that passes has to pass once more: as long as it has taken has to be left.
         now = time.monotonic()
         until = self._rungs_until if self._proven else min(self._rungs_until, (now + self._until) / 2)
         # Of one climb the logs of what failed first are enough: the verdicts on the others stay.
-        result = trial.run(self._bench, choice, limit_s=max(_LEAST_S, until - now), keeps_logs=rung.id == AS_IS.id)
+        result = trial.run(self.bench, choice, limit_s=max(_LEAST_S, until - now), keeps_logs=rung.id == AS_IS.id)
         self._add(rung, trial_=result)
         return result
 
     def _drop(self, choice: Choice, *, until: float) -> Trial:
-        result = trial.run(self._bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
+        result = trial.run(self.bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
         passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
         again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)
-        self._tell(Told(rung=None, dropping=result, again=again))
+        self.tell(Told(dropping=result, again=again))
         return result
 
     def _skip(self, rung: Rung, why: Text) -> None:
@@ -286,7 +284,7 @@ class _Climb:
             skipped=skipped,
         )
         self._tried.append(tried)
-        self._tell(Told(rung=rung, tried=tried))
+        self.tell(Told(tried=tried))
 
     @staticmethod
     def _is_over(until: float) -> bool:
@@ -303,14 +301,14 @@ class _Climb:
         )
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
-        done = self._bench.applied(chosen or {})
+        done = self.bench.applied(chosen or {})
         return Outcome(
             chosen=None if chosen is None else dict(chosen),
             rungs=tuple(self._tried),
             dropping=tuple(self._dropping),
             confirmed=confirmed,
             says=says,
-            why=self._why,
+            why=self.why,
             environment=dict(done.env),
             arguments=(*(word for option in done.options for word in option), *done.arguments),
             seconds=round(time.monotonic() - self._began, 3),

@@ -19,7 +19,7 @@ from unhang import fsio
 from unhang.i18n import same
 from unhang.knowledge.text import Text, joined, msg
 from unhang.logs import nccl_lines
-from unhang.model import StageResult, Steps, Trial, Verdict
+from unhang.model import StageResult, Steps, Trial
 from unhang.probes import plan
 from unhang.probes.live import verdict_of
 from unhang.probes.ranks import Ranks
@@ -87,12 +87,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     environ = {**bench.environ, **done.env}
     # NCCL says at this level which transports it takes, and to a file of the user's it would say it there.
     ours = {name: value for name, value in environ.items() if name not in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")} | {"NCCL_DEBUG": "INFO"}
-    stages: list[StageResult] = []
-    cut = False
-    verdict: Verdict | None = None
     kept: Path | None = None
-    transports: tuple[str, ...] = ()
-    interfaces: tuple[str, ...] = ()
     with fsio.temporary_directory("trial-") as folder:
         stages, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
         has_failed = any(s.state == "failed" for s in stages)

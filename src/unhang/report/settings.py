@@ -14,7 +14,6 @@ from unhang.report.language import Language
 from unhang.settings.catalogue import Preset
 from unhang.settings.plan import Met, Plan, in_place_of_ours
 from unhang.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, typed
-from unhang.settings.support import reader
 
 PRESETS_SCHEMA = "unhang/presets/1"
 _PRESET = "preset "
@@ -76,7 +75,7 @@ def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], inst
             yield from styled(words["refused"].format(why=why), width, "    ", "yellow")
         else:
             one = applied.spelled[key]
-            yield from styled(words["reads"].format(who=reader(one.read_by).of(lang), what=spelt(one)), width, "    ", "dim")
+            yield from styled(words["reads"].format(who=one.read_by.of(lang), what=spelt(one)), width, "    ", "dim")
 
 
 def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterator[Shown]:
@@ -109,7 +108,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
         # What is left of it where the user's own is kept.
         became = spelt(spelled)
         reason = (THEN + one.why).of(lang) if one.why else ""
-        yield begin + (words["reads"].format(who=reader(spelled.read_by).of(lang), what=became) if became else words["left"]) + reason
+        yield begin + (words["reads"].format(who=spelled.read_by.of(lang), what=became) if became else words["left"]) + reason
     yield from (_met(m, lang) for m in plan.met)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from unhang import data
 from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import msg
-from unhang.settings import spellings, support, values
-from unhang.settings.setting import Choice, Installed, Setting, Spell, Spelled, Value, typed, worded
+from unhang.settings import spellings, support
+from unhang.settings.setting import Choice, Installed, Setting, Spell, Spelled, Value, parser, typed, worded
 from unhang.text import NOTHING, Text
 
 
@@ -27,10 +27,9 @@ def _spelling(key: str, known: Mapping[str, Any]) -> Spell:
 
 
 def _setting(key: str, known: Mapping[str, Any]) -> Setting:
-    texts: dict[str, Text] = {name: msg(known[name], "setting") for name in ("title", "cost", "forms")}
-    return Setting(
-        key=key, layer=known["layer"], example=known["example"], parse=values.parser(known["values"]), spelling=_spelling(key, known), **texts
-    )
+    texts: dict[str, Any] = {name: msg(known[name], "setting") for name in ("title", "cost", "forms")}
+    texts |= {name: known[name] for name in ("layer", "example", "flag", "instead") if name in known}
+    return Setting(key=key, parse=parser(known["values"]), spelling=_spelling(key, known), **texts)
 
 
 SETTINGS: Mapping[str, Setting] = {key: _setting(key, known) for key, known in data.table("settings/settings").items()}

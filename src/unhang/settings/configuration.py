@@ -29,8 +29,8 @@ from typing import Any
 
 from unhang import fsio
 from unhang.errors import UnhangError, unknown_name
-from unhang.settings import catalogue, values
-from unhang.settings.setting import Choice, Value, flag, worded
+from unhang.settings import catalogue
+from unhang.settings.setting import Choice, Value, flag, seconds, worded
 from unhang.text import NOTHING, Text
 
 if sys.version_info >= (3, 11):
@@ -127,9 +127,7 @@ def read(path: Path) -> Configuration:
     _once(path, "[arguments] ", table)
     found = {}
     for key, template in table.items():
-        canonical = key.lower().replace("_", "-")
-        if canonical not in catalogue.SETTINGS:
-            raise _unknown(path, f"[arguments] {key}", key, tuple(catalogue.SETTINGS), "settings")
+        canonical = _setting(path, "[arguments]", key, ())
         text = _text(path, f"[arguments] {key}", template)
         if not text.strip():
             raise UnhangError(f"{path}: [arguments] {key} is empty, where the script's flag should stand", hint=f'{key} = "--{canonical}"')
@@ -171,9 +169,7 @@ def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[s
     for key, value in table.items():
         if key in besides:
             continue
-        canonical = key.lower().replace("_", "-")
-        if canonical not in catalogue.SETTINGS:
-            raise _unknown(path, f"{where} {key}", key, (*besides, *catalogue.SETTINGS), "settings")
+        canonical = _setting(path, where, key, besides)
         try:
             found[canonical] = catalogue.of_value(key, value)
         except UnhangError as e:
@@ -218,9 +214,15 @@ def _word(path: Path, where: str, value: object, valid: tuple[str, ...]) -> str:
 
 def _seconds(path: Path, where: str, value: object, least_s: float) -> float:
     try:
-        return values.seconds(worded(round(value, 6)) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
+        return seconds(worded(round(value, 6)) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
     except ValueError as e:
         raise UnhangError(f"{path}: {where} = {value!r}: {e}") from e
+
+
+def _setting(path: Path, where: str, key: str, besides: tuple[str, ...]) -> str:
+    if _name(key) not in catalogue.SETTINGS:
+        raise _unknown(path, f"{where} {key}", key, (*besides, *catalogue.SETTINGS), "settings")
+    return _name(key)
 
 
 def _name(name: str) -> str:

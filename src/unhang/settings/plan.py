@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import NOTHING, Text, msg, same
 from unhang.settings import support
-from unhang.settings.catalogue import OF_THE_SCRIPT, Preset
+from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS, Preset
 from unhang.settings.choosing import NAMES, Here
 from unhang.settings.choosing import preset as ours
 from unhang.settings.configuration import Configuration
@@ -79,22 +79,21 @@ class Plan:
     remarks: tuple[Text, ...] = ()
 
 
-def preset(name: str, here: Here, configuration: Configuration) -> Preset:
-    """A preset by name, the user's before ours; _ may stand for -. Raises UnhangError that lists all."""
-    return _preset(name, here, configuration, ())
-
-
 def in_place_of_ours(preset: Preset) -> Text:
     """What is to be said of one of the user's that has the name of one of ours; NOTHING of any other."""
     return _IN_PLACE.fill(name=preset.name, path=preset.origin) if preset.origin and preset.name in NAMES else NOTHING
 
 
-def _preset(name: str, here: Here, configuration: Configuration, above: tuple[str, ...], asked_in: str = "") -> Preset:
+def preset(name: str, here: Here, configuration: Configuration, *, above: tuple[str, ...] = (), asked_in: str = "") -> Preset:
+    """A preset by name, the user's before ours; _ may stand for -. Raises UnhangError that lists all.
+
+    `above` are presets that build on it, `asked_in` is where it is named.
+    """
     wanted = name.strip().lower().replace("_", "-")
     own = configuration.presets.get(wanted)
     # One of the user's may have the name of one of ours and build on it.
     if own is not None and wanted not in above:
-        base = _preset(own.base, here, configuration, (*above, wanted)) if own.base else None
+        base = preset(own.base, here, configuration, above=(*above, wanted)) if own.base else None
         title = same(own.title) if own.title else base.title if base else NOTHING
         return Preset(
             name=wanted,
@@ -140,7 +139,7 @@ def plan(
     name = preset_name or configuration.preset
     remarks: tuple[Text, ...] = ()
     if name:
-        base = _preset(name, here, configuration, (), f"{configuration.path}: [run] preset: " if not preset_name else "")
+        base = preset(name, here, configuration, asked_in=f"{configuration.path}: [run] preset: " if not preset_name else "")
         remarks = tuple(filter(None, (in_place_of_ours(base),)))
         unfit = base.unfit
         for key, value in base.settings.items():
@@ -232,25 +231,16 @@ def refused_of_typed(found: Plan) -> tuple[Refused, ...]:
     return tuple(r for r in found.applied.refused if r.key in typed)
 
 
-# Where a number or a flag of the script's own does what the setting would have done.
-_FLAGS = {"batch": "--batch-size", "accumulation": "--accumulation", "precision": "--precision", "gpu-cache": "--cache-size"}
-
-
 def instead_of(refused: Refused) -> str:
     """What does what was probably meant by a setting that is refused here."""
-    key = refused.key
-    if key in _FLAGS:
-        flag = _FLAGS[key]
+    known = SETTINGS.get(refused.key)
+    if known is not None and known.flag:
         return (
-            f"change the number in the script, or give the script its own flag (train.py {flag} {refused.value}); where unhang.toml knows the flag "
-            f'([arguments] {key} = "{flag}"), --set {key}={worded(refused.value)} puts it there'
+            f"change the number in the script, or give the script its own flag (train.py {known.flag} {refused.value}); where unhang.toml knows the "
+            f'flag ([arguments] {known.key} = "{known.flag}"), --set {known.key}={worded(refused.value)} puts it there'
         )
-    if key == "backend":
-        return "leave it out"
-    if key == "processes":
-        return "give the command its own option, or -n for a Python script"
-    if key == "shm":
-        return "leave it out: nothing here talks over NCCL's shared memory; where /dev/shm is short for a DataLoader, --set loader-workers=0"
+    if known is not None and known.instead:
+        return known.instead
     if refused.why == support.NO_NCCL:
         return "leave it out: nothing here talks over NCCL; Gloo takes --set interface=NAME and --timeout TIME"
     return "leave it out; unhang presets --settings lists every setting"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unhang.i18n import Text, msg
+from unhang.i18n import Text, msg, same
 from unhang.settings import support
 from unhang.settings.setting import Installed, Spell, Spelled, Value, worded
 
@@ -25,7 +25,7 @@ _DETAIL_ENDS_DDP = (2, 13)
 
 
 _UNMAPPED = msg("only the script can do this, and [arguments] of unhang.toml has no flag for it")
-HOOK = "unhang's hook"
+HOOK = msg("unhang's hook", "reader")
 # Of `interface`: none is named, whatever the environment says.
 AUTO = "auto"
 # torch's own defaults in seconds: for the watchdog's heartbeat (600 in old releases), and for ranks to come together under torchrun.
@@ -61,7 +61,7 @@ def _interface(value: Value, installed: Installed, launcher: str) -> Spelled | T
     if support.reads(installed, "torch", "GLOO_SOCKET_IFNAME"):
         # Gloo takes exact names, and no mark in front of them.
         env["GLOO_SOCKET_IFNAME"] = "" if value == AUTO else str(value)
-        readers["GLOO_SOCKET_IFNAME"] = f"Gloo of {support.said(installed, 'torch')}"
+        readers["GLOO_SOCKET_IFNAME"] = msg("Gloo of {what}", what=support.said(installed, "torch"))
     return Spelled.by_several(readers, env=env) if env else support.no_torch(installed)
 
 
@@ -97,7 +97,7 @@ def _timeout(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
         conf = f"join_timeout={seconds},timeout={seconds}"
         if launcher in ("torchrun", "llamafactory"):
             env["PET_RDZV_CONF"] = conf
-            readers["PET_RDZV_CONF"] = "torchrun"
+            readers["PET_RDZV_CONF"] = same("torchrun")
         elif launcher == "accelerate":
             options = (("--rdzv_conf", conf),)
             readers["--rdzv_conf"] = support.said(installed, "accelerate")
@@ -166,7 +166,7 @@ def _processes(value: Value, installed: Installed, launcher: str) -> Spelled | T
     flag = {"torchrun": "--nproc-per-node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}.get(launcher)
     if flag is None:
         return msg("this command has no flag for its number of processes that is known here")
-    return Spelled(options=((flag, count),), read_by=launcher)
+    return Spelled(options=((flag, count),), read_by=same(launcher))
 
 
 def _launch_blocking(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
@@ -174,7 +174,7 @@ def _launch_blocking(value: Value, installed: Installed, launcher: str) -> Spell
         return support.no_torch(installed)
     if installed.nccl is None and not installed.gpus:
         return msg("only the CUDA runtime reads it, and this torch is built without CUDA")
-    return Spelled(env={"CUDA_LAUNCH_BLOCKING": str(int(value))}, read_by="the CUDA runtime")
+    return Spelled(env={"CUDA_LAUNCH_BLOCKING": str(int(value))}, read_by=msg("the CUDA runtime", "reader"))
 
 
 def _detail(value: Value, installed: Installed, launcher: str) -> Spelled | Text:

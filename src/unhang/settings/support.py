@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unhang.i18n import COMMA, Text, joined, msg
+from unhang.i18n import Text, msg, same
 from unhang.settings.setting import Installed, Spelled
 from unhang.variables.examine import nothing_to_scan
 from unhang.variables.readers import Reader, release, table
 
 NO_NCCL = msg("this torch is built without NCCL, and nothing else reads it")
 NO_GPU = msg("there is no GPU here")
-
-_GLOO_OF = "Gloo of "
-_THE_SCRIPT = "the script "
 
 # From this release on `llamafactory-cli train FILE.yaml key=value` takes what comes behind the file.
 _OVERRIDES = (0, 9, 2)
@@ -35,28 +32,15 @@ def library(installed: Installed, name: str) -> tuple[str, str] | None:
     return (name, installed.packages[name]) if name in installed.packages else None
 
 
-def said(installed: Installed, name: str) -> str:
+def said(installed: Installed, name: str) -> Text:
     """ "NCCL 2.27.5", "torch 2.13"."""
     found = library(installed, name)
     if found is None:
-        return name
+        return same(name)
     if installed.is_assumed:
-        return found[0]
+        return same(found[0])
     version = "{}.{}".format(*installed.torch) if name == "torch" and installed.torch is not None else found[1]
-    return f"{found[0]} {version}".strip()
-
-
-def reader(read_by: str) -> Text:
-    """Who reads a setting (`Spelled.read_by`): "unhang's hook, torchrun"."""
-    return joined(map(_reader, read_by.split(", ")), COMMA)
-
-
-def _reader(one: str) -> Text:
-    if one.startswith(_GLOO_OF):
-        return msg("Gloo of {what}", what=one.removeprefix(_GLOO_OF))
-    if one.startswith(_THE_SCRIPT):
-        return msg("the script ({function})", function=one.removeprefix(_THE_SCRIPT)[1:-1])
-    return msg(one, "reader")
+    return same(f"{found[0]} {version}".strip())
 
 
 def reads(installed: Installed, name: str, variable: str) -> bool:

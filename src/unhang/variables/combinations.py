@@ -15,7 +15,7 @@ from unhang.facts.variables import beyond, visible_gpus
 from unhang.i18n import msg
 from unhang.model import Severity
 from unhang.variables import value_parsers
-from unhang.variables.judge import Judged, Option, Place, Remark
+from unhang.variables.judge import Judged, Place, Remark
 from unhang.variables.known import Text, entries
 from unhang.variables.readers import release
 
@@ -30,7 +30,7 @@ class _View:
 
     last: dict[str, Judged]
     place: Place
-    options: tuple[Option, ...]
+    options: tuple[tuple[str, str], ...]
 
     def text(self, name: str) -> str | None:
         """The value, where it is known."""
@@ -50,15 +50,15 @@ class _View:
     def first_of(self, *names: str) -> str | None:
         return next((n for n in names if n in self.last), None)
 
-    def option(self, name: str) -> Option | None:
-        return next((o for o in reversed(self.options) if o.name == name), None)
+    def option(self, name: str) -> str | None:
+        return next((value for known, value in reversed(self.options) if known == name), None)
 
     def seconds(self, name: str) -> int | None:
         option = self.option(name)
-        return int(float(option.value)) if option is not None else None
+        return int(float(option)) if option is not None else None
 
 
-def compare(judged: list[Judged], place: Place, options: tuple[Option, ...]) -> tuple[Judged, ...]:
+def compare(judged: list[Judged], place: Place, options: tuple[tuple[str, str], ...]) -> tuple[Judged, ...]:
     """The same settings, each with what the others say about it; a setting that is overridden further down gets nothing."""
     view = _View(last={j.name: j for j in judged}, place=place, options=options)
     said = [pair for check in _CHECKS for pair in check(view)]
@@ -104,8 +104,7 @@ def _old_and_new(view: _View) -> Iterator[_Said]:
         new = view.last.get(entry.now) if entry is not None and entry.now else None
         if entry is not None and new is not None and new.value != view.last[name].value and new.state == "read":
             both = entry.both or msg("that one wins")
-            shown = f"{new.name}={_shown(new.value)}"
-            yield name, _remark("warning", msg("{shown} is set as well: {both}", shown=shown, both=both))
+            yield name, _remark("warning", msg("{shown} is set as well: {both}", shown=f"{new.name}={_shown(new.value)}", both=both))
 
 
 def _blocking_and_handling(view: _View) -> Iterator[_Said]:
@@ -367,9 +366,9 @@ _NUMBER_OF_HOSTS = re.compile(r"\$\{?(?:SLURM_NNODES|SLURM_JOB_NUM_NODES)\}?")
 
 def _counted_by_slurm(view: _View) -> Iterator[_Said]:
     world = view.last.get("WORLD_SIZE")
-    each = max((int(o.value) for o in view.options if o.name == "per_node"), default=1)
-    is_meant = any(o.name == "nnodes" and o.value == "WORLD_SIZE" for o in view.options)
-    if world is not None and _NUMBER_OF_HOSTS.fullmatch(world.value or "") and each > 1 and not is_meant:
+    each = max((int(value) for name, value in view.options if name == "per_node"), default=1)
+    is_number = world is not None and _NUMBER_OF_HOSTS.fullmatch(world.value or "")
+    if is_number and each > 1 and ("nnodes", "WORLD_SIZE") not in view.options:
         yield (
             "WORLD_SIZE",
             _remark(
@@ -460,7 +459,7 @@ def _on_rocm(view: _View) -> Iterator[_Said]:
     level = (view.text("NCCL_NET_GDR_LEVEL") or "").strip().upper()
     loaded = view.option("rocm")
     is_rocm = loaded is not None or "rccl" in view.place.libraries or any(n.startswith(("FI_CXI_", "HSA_", "ROCR_", "HIP_")) for n in view.last)
-    if level in ("PHB", "SYS") and is_rocm and (loaded is None or loaded.value.partition(".")[0] in ("", "7")):
+    if level in ("PHB", "SYS") and is_rocm and (loaded is None or loaded.partition(".")[0] in ("", "7")):
         yield (
             "NCCL_NET_GDR_LEVEL",
             _remark(
@@ -502,8 +501,7 @@ def _conf_file(view: _View) -> Iterator[_Said]:
 
 
 def _launcher(view: _View) -> Iterator[_Said]:
-    launcher = view.option("launcher")
-    if launcher is None or launcher.value != "deepspeed":
+    if view.option("launcher") != "deepspeed":
         return
     for name, judged in view.last.items():
         if name.startswith(("TORCH_", "GLOO_", "FI_", "OFI_")) and judged.state != "not-read":

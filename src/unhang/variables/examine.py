@@ -11,7 +11,7 @@ from unhang.facts.variable_readers import Library, Reader
 from unhang.files.found import Parsed
 from unhang.model import NotExamined
 from unhang.variables import value_parsers
-from unhang.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
+from unhang.variables.judge import Judged, Place, Setting, judge, typo_outside
 from unhang.variables.known import entries, is_known
 from unhang.variables.readers import Scan, table
 
@@ -70,14 +70,22 @@ def of_environment(seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
     return (*judge(settings, place(seen), scan), *(s for s in slips if s is not None))
 
 
+def settings_of(parsed: Parsed, source: str) -> list[Setting]:
+    """What a file sets, without values of secrets."""
+    return [
+        Setting(
+            name=s.name, value=variables.kept(s.name, s.value), source=source, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build
+        )
+        for s in parsed.settings
+    ]
+
+
 def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
     """What a file sets that touches communication, in its order there."""
-    chosen = [i for i, s in enumerate(parsed.settings) if is_known(s.name)]
-    settings = [
-        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build)
-        for s in (parsed.settings[i] for i in chosen)
-    ]
-    options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
+    every = settings_of(parsed, name)
+    chosen = [i for i, s in enumerate(every) if is_known(s.name)]
+    settings = [every[i] for i in chosen]
+    options = [(o.name, o.value) for o in parsed.options]
     where = place(seen, is_this_host=False)
     # Whether a file puts an NCCL in front of the one that is installed, or something that it does not show.
     front = (s.value for s in parsed.settings if s.name in ("LD_PRELOAD", "LD_AUDIT"))
@@ -90,8 +98,7 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
     slips = [
         (i, found)
         for i, s in enumerate(parsed.settings)
-        if i not in known
-        and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.line + 1))) is not None
+        if i not in known and (found := typo_outside(replace(every[i], value=variables.plain(s.name, s.value)))) is not None
     ]
     return tuple(one for _, one in sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
 

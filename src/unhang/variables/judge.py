@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
@@ -33,19 +33,6 @@ class Setting:
     line: int | None = None
     exported: bool = True
     only_in_build: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
-    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
-    (the release that is loaded, "" where it is not named).
-    """
-
-    name: str
-    value: str
-    source: str
-    line: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +85,8 @@ class Judged:
         return replace(self, remarks=(*self.remarks, remark))
 
 
-def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[Option] = ()) -> tuple[Judged, ...]:
-    """Each setting in its order, and then what several of them say together."""
+def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[tuple[str, str]] = ()) -> tuple[Judged, ...]:
+    """Each setting in its order, and then what several of them say together. `options` are names and values (`files.found.Said`)."""
     from unhang.variables.combinations import compare
 
     return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
@@ -139,7 +126,12 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
         gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
         kept = [s for s in said if s in wrong or gets_it]
         remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
-    span = table().span(variable.owner, setting.name) if variable is not None else None
+    entry: dict[str, Any] = {}
+    if variable is not None:
+        last = (table().span(variable.owner, setting.name) or ("", ""))[1]
+        removed = variable.removed or (f"after {last}" if last else "")
+        values = variable.kind.text() if variable.owner != "nobody" else ""
+        entry = {"what": variable.what, "default": variable.default, "values": values, "since": variable.since, "removed": removed}
     return Judged(
         name=setting.name,
         value=None if variable is not None and variable.secret else setting.value,
@@ -148,18 +140,10 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
         state=state,
         readers=readers,
         unseen=unseen,
-        what=variable.what if variable is not None else None,
-        default=variable.default if variable is not None else "",
-        values=variable.kind.text() if variable is not None and variable.owner != "nobody" else "",
-        since=variable.since if variable is not None else "",
-        removed=(variable.removed if variable is not None else "") or _removed(span, variable),
         now=now,
         remarks=tuple(remarks),
+        **entry,
     )
-
-
-def _removed(span: tuple[str, str] | None, variable: Variable | None) -> str:
-    return f"after {span[1]}" if span is not None and span[1] and variable is not None else ""
 
 
 def _readers(name: str, libraries: Mapping[str, str], scan: Scan) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
@@ -269,8 +253,7 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     if not fits and value_parsers.is_known(value):
         says += msg("; the new name takes {kind}, and not {value!r}", kind=kind.text(), value=value)
     now = variable.now if has_it and fits else ""
-    instead = same(now) if now else None
-    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=says, instead=instead)
+    return now, Remark(kind="renamed", severity="warning" if has_it else "note", says=says, instead=same(now) if now else None)
 
 
 def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
@@ -352,5 +335,4 @@ def _typo(name: str, meant: str) -> Remark:
     if owned(name):
         says = msg("no such variable is known; the nearest real name is {meant}", meant=meant)
         return Remark(kind="typo", severity="warning", says=says, instead=same(meant))
-    says = msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant)
-    return Remark(kind="typo", severity="note", says=says)
+    return Remark(kind="typo", severity="note", says=msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant))

@@ -294,5 +294,4 @@ def wrong_for_tuning(value: str, words: Sequence[str]) -> tuple[Severity, Text] 
 
 
 def _unknown(word: str, words: Sequence[str]) -> tuple[Severity, Text]:
-    shown = ", ".join(words)
-    return "error", msg("{word!r} is none of {shown}: since 2.24 the start fails, before it is passed over", word=word, shown=shown)
+    return "error", msg("{word!r} is none of {shown}: since 2.24 the start fails, before it is passed over", word=word, shown=", ".join(words))

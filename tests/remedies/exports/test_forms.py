@@ -23,8 +23,8 @@ from unhang.errors import UnhangError
 from unhang.remedies import lint
 from unhang.remedies.exports import forms
 from unhang.remedies.exports.form_settings import Layout, master
+from unhang.remedies.exports.forms import shell
 from unhang.remedies.exports.launch_command import export
-from unhang.remedies.exports.render import shell
 from unhang.settings.catalogue import PRESETS, SETTINGS, parse
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": PRESETS["conservative"].settings, "debug": PRESETS["debug"].settings}

@@ -1,18 +1,29 @@
-"""The forms: for each launcher its file, what it has a place for (`forms.toml`), and what its template is filled with."""
+"""The forms: for each launcher its file, what it has a place for (`forms.toml`), and what its template is filled with.
+
+Whatever is filled in is quoted for the language that it stands in; a name that a template lacks is an error.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from unhang import data
 from unhang.errors import UnhangError, unknown_name
 from unhang.knowledge.text import Text, msg
 from unhang.remedies.exports.form_settings import Carried, Layout
-from unhang.remedies.exports.render import literal, render
+from unhang.settings.setting import typed
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_FIELDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "'": "\\'", "\\": "\\\\"}
 # A pod of an Indexed Job is called JOB-INDEX, and that is its name in DNS.
 _MAX_NAME = 63
 _LIGHTNING_PRECISION = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
@@ -205,12 +216,16 @@ def _bash(layout: Layout, carried: Carried, through: bool) -> _Values:
 
 def _kubernetes(layout: Layout, carried: Carried, through: bool) -> _Values:
     """Kubernetes: a runtime and a job for Kubeflow Trainer, with a /dev/shm that is large enough."""
-    command = (
+    return {"env": _env(carried), "command": _of_pod(layout, carried, through), "start": through}
+
+
+def _of_pod(layout: Layout, carried: Carried, through: bool, *meeting: str) -> tuple[str, ...]:
+    return (
         *map(literal, _through_unhang(carried, through, "--pod")),
         "torchrun",
+        *meeting,
         *map(literal, (*_options(carried), *_script(layout), *carried.arguments)),
     )
-    return {"env": _env(carried), "command": command, "start": through}
 
 
 def _kubernetes_job(layout: Layout, carried: Carried, through: bool) -> _Values:
@@ -223,13 +238,7 @@ def _kubernetes_job(layout: Layout, carried: Carried, through: bool) -> _Values:
         if layout.nodes == 1
         else (f"--nnodes={layout.nodes}", "--node-rank=$(NODE_RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)")
     )
-    command = (
-        *map(literal, _through_unhang(carried, through, "--pod")),
-        "torchrun",
-        *meeting,
-        f"--nproc-per-node={layout.processes}",
-        *map(literal, (*_options(carried), *_script(layout), *carried.arguments)),
-    )
+    command = _of_pod(layout, carried, through, *meeting, f"--nproc-per-node={layout.processes}")
     master = layout.address or f"{layout.name}-0.{layout.name}"
     return {"env": _env(carried), "command": command, "start": through, "master": master}
 
@@ -275,3 +284,73 @@ _VALUES: Mapping[str, Callable[[Layout, Carried, bool], _Values]] = {
     "slurm": _launched,
     "torchrun": _launched,
 }
+
+
+def render(template: str, **values: object) -> str:
+    return _environment().get_template(f"{template}.j2").render(**values).rstrip("\n") + "\n"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("unhang.remedies.exports", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Each form quotes for its own language; HTML is none of them.
+        autoescape=False,
+    )
+    made.filters |= {
+        "sh": shell,
+        "words": words,
+        "yaml": yaml,
+        "py": python,
+        "js": json.dumps,
+        "comment": comment,
+        "docker": docker,
+        "literal": literal,
+        "said": typed,
+    }
+    return made
+
+
+def shell(value: Any) -> str:
+    """One word of bash, on one line: a newline in quotes would end a comment that the word stands in."""
+    text = str(value)
+    if not _CONTROL.search(text):
+        # Right behind an assignment a second = is no error, and looks like one.
+        return f"'{text}'" if text.startswith("=") and shlex.quote(text) == text else shlex.quote(text)
+    return "$'" + "".join(_FIELDS.get(c) or (f"\\u{ord(c):04x}" if _CONTROL.match(c) else c) for c in text) + "'"
+
+
+def words(values: Iterable[object]) -> str:
+    return " ".join(shell(v) for v in values)
+
+
+def yaml(value: Any) -> str:
+    """A scalar or a list as flow YAML on one line; JSON's strings are YAML's double-quoted ones."""
+    text = json.dumps(value, ensure_ascii=True)
+    # 1e-05 is a word in YAML 1.1, 1.0e-05 a number.
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
+
+
+def python(value: Any) -> str:
+    return repr(value) if not isinstance(value, str) else json.dumps(value, ensure_ascii=True)
+
+
+def comment(value: Any) -> str:
+    """Something that stays on the line of its comment."""
+    return _CONTROL.sub(" ", str(value))
+
+
+def docker(value: Any) -> str:
+    """A value of ENV, in whose quotes $ is still a variable's."""
+    return '"' + "".join(f"\\{c}" if c in '\\"$' else c for c in comment(value)) + '"'
+
+
+def literal(value: Any) -> str:
+    """A word or value of a Kubernetes container, where $(NAME) is a variable and $$ is one $."""
+    return str(value).replace("$", "$$")

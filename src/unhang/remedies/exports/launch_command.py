@@ -12,21 +12,13 @@ from unhang.i18n import msg
 from unhang.remedies.exports.form_settings import TODAY, Layout, carried
 from unhang.remedies.exports.forms import Form, form
 from unhang.remedies.lint import accelerate, documents
+from unhang.remedies.lint.script import ADDRESS, NODES, PORT
 from unhang.remedies.lint.starts import Start, host_and_port, read
 from unhang.settings.setting import Choice, Installed, Refused
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
-_NODES = ("--nnodes", "--num-nodes", "--num-machines")
 _PROCESSES = ("--nproc-per-node", "--num-gpus", "--num-processes")
-_ADDRESS = ("--master-addr", "--main-process-ip")
-_PORT = ("--master-port", "--main-process-port")
 _MODULE = ("-m", "--module")
-# What each form does in its own way.
-_OF_FORMS = ("--standalone", "--node-rank", "--machine-rank", "--rdzv-backend", "--rdzv-id", "--multi-gpu", "--no-ssh", "--use-env", "--")
-_PROGRAMS = frozenset(
-    {"srun", "sbatch", "mpirun", "mpiexec", "env", "bash", "sh", "conda", "uv", "poetry", "pixi", "ray", "sky", "docker", "kubectl", "unhang"}
-    | {"llamafactory-cli", "lmf", "horovodrun", "nohup", "time", "sudo"}
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +54,7 @@ def taken_apart(words: Sequence[str]) -> Typed:
         if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
             raise UnhangError(f"{shlex.join(words[:2])}: name the script, or -m and a module", hint="unhang export FORM -- train.py --lr 1e-4")
         return Typed(command=rest)
-    if program in _PROGRAMS:
+    if program in documents.known("scripts")["programs"]:
         raise UnhangError(f"{program} is no script: a form starts the script by itself", hint="unhang export FORM -- train.py --lr 1e-4")
     return Typed(command=tuple(words))
 
@@ -76,19 +68,19 @@ def _of_launcher(start: Start) -> Typed:
         raise UnhangError(f"one launcher inside of another: {' > '.join(start.names)}", hint=_given(start))
     if name not in ("torchrun", "torch.distributed.launch", "accelerate launch", "deepspeed"):
         raise UnhangError(f"{name} starts torchrun by itself", hint="unhang export llamafactory -- dataset=mine")
-    known = {*_NODES, *_PROCESSES, *_ADDRESS, *_PORT, *_MODULE, *_OF_FORMS, "--rdzv-endpoint"}
+    known = {*NODES, *_PROCESSES, *ADDRESS, *PORT, *_MODULE, *documents.known("scripts")["of_forms"], "--rdzv-endpoint"}
     for option, value in start.options.items():
         if option not in known:
             raise UnhangError(f"{name} {shlex.join([option, *([value.text] if value.text else [])])}: no form carries that", hint=_given(start))
     if not start.rest:
         raise UnhangError(f"{name} without a script", hint="unhang export FORM -- train.py")
-    nodes, processes = _number(start, _NODES), _number(start, _PROCESSES)
+    nodes, processes = _number(start, NODES), _number(start, _PROCESSES)
     if name == "accelerate launch" and processes is not None:
         # It counts those of all hosts.
         if processes % (nodes or 1):
             raise UnhangError(f"accelerate launch --num_processes {processes}: that does not divide by {nodes} hosts", hint=_given(start))
         processes //= nodes or 1
-    address, port = start.option(*_ADDRESS), start.option(*_PORT)
+    address, port = start.option(*ADDRESS), start.option(*PORT)
     if (endpoint := start.option("--rdzv-endpoint")) is not None:
         address, port = host_and_port(endpoint)
     return Typed(

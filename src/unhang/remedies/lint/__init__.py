@@ -205,8 +205,8 @@ _RELEASES = {
 def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     """What is wrong with variables, by what is known of current releases."""
     from unhang.files import opening
-    from unhang.variables.examine import nothing_to_scan
-    from unhang.variables.judge import Option, Place, Setting, judge
+    from unhang.variables.examine import nothing_to_scan, settings_of
+    from unhang.variables.judge import Place, judge
 
     if text.lstrip().startswith("{"):
         # DeepSpeed's JSON sets none.
@@ -214,11 +214,8 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith((suffix, *opening.OTHER_SHELLS)) else f"{name}{suffix}", text)
     opening.check_number(len(parsed.settings))
-    settings = [
-        Setting(name=s.name, value=s.value, source=name, line=s.line + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
-    ]
-    options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
-    judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)
+    options = [(o.name, o.value) for o in parsed.options]
+    judged = judge(settings_of(parsed, name), Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)
     return [
         Problem(
             line=one.line or 1,

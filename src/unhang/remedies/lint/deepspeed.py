@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from unhang.knowledge.text import Text, joined, msg, same
-from unhang.remedies.lint.documents import Key, Layout, Problem, dotted, known, nearest, table
+from unhang.remedies.lint.documents import ABSENT, Key, Layout, Problem, dotted, known, nearest, table
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _ZERO = "zero_optimization"
@@ -57,14 +57,11 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
         if name.startswith(("_", "#", "//")) or "comment" in name or isinstance(key.path[-1], int):
             continue
         if section == _ZERO and name in table("deepspeed", "instead"):
-            says = msg("{path} is deprecated", path=dotted(key.path))
-            yield key.problem(says, table("deepspeed", "instead")[name])
+            yield key.problem(msg("{path} is deprecated", path=dotted(key.path)), table("deepspeed", "instead")[name])
         elif not section and name in names["removed"]:
-            says = msg("`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", name=name)
-            yield key.problem(says)
+            yield key.problem(msg("`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", name=name))
         elif name in _BACKENDS and name not in names.get(section or "top", ()) and section in names.keys() | {""}:
-            says = msg("DeepSpeed's JSON has no key for the backend")
-            yield key.problem(says, 'deepspeed.init_distributed(dist_backend="gloo")')
+            yield key.problem(msg("DeepSpeed's JSON has no key for the backend"), 'deepspeed.init_distributed(dist_backend="gloo")')
         elif (section or "top") in names and name not in names[section or "top"]:
             does = msg("refuses the file") if section in names["strict"] else msg("ignores it")
             says = (
@@ -86,13 +83,12 @@ def _elsewhere(name: str, section: str) -> Text | None:
 
 def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     def enabled(name: str) -> Key | None:
-        key = by_path.get((name, "enabled"))
-        return key if key is not None and key.value is True else None
+        key = by_path.get((name, "enabled"), ABSENT)
+        return key if key.value is True else None
 
     bf16, fp16 = enabled("bf16") or enabled("bfloat16"), enabled("fp16")
     if bf16 is not None and fp16 is not None:
-        says = msg("bf16 and fp16 are both enabled: DeepSpeed refuses that")
-        yield Problem(line=max(bf16.line, fp16.line), says=says, instead=msg("one of them"))
+        yield Problem(line=max(bf16.line, fp16.line), says=msg("bf16 and fp16 are both enabled: DeepSpeed refuses that"), instead=msg("one of them"))
 
 
 def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
@@ -101,17 +97,14 @@ def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     for path, key in by_path.items():
         section = dotted(path)
         if path == (_ZERO,) and isinstance(key.value, bool):
-            says = msg("zero_optimization is a section; true alone is deprecated, and means stage 1")
-            yield key.problem(says, '"zero_optimization": {"stage": 2}')
+            yield key.problem(msg("zero_optimization is a section; true alone is deprecated, and means stage 1"), '"zero_optimization": {"stage": 2}')
         elif section in names and section not in ("top", "removed", "strict"):
             if key.is_list or (key.is_leaf and key.value is not None):
                 shown = _shown(key)
                 says = msg("{section} is a section, not {shown}", section=section, shown=shown)
                 yield key.problem(says, f'"{path[-1]}": {table("deepspeed", "examples").get(path[-1], "{...}")}')
         elif not key.is_leaf and (path[-1] in table("deepspeed", "words")["plain"].split() if len(path) == 1 else _is_plain_within(path)):
-            shown = _shown(key)
-            says = msg("{section} is {shown}: one value belongs there", section=section, shown=shown)
-            yield key.problem(says, f'"{path[-1]}": ...')
+            yield key.problem(msg("{section} is {shown}: one value belongs there", section=section, shown=_shown(key)), f'"{path[-1]}": ...')
 
 
 def _is_plain_within(path: tuple[str, ...]) -> bool:
@@ -121,46 +114,35 @@ def _is_plain_within(path: tuple[str, ...]) -> bool:
 
 
 def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
-    section = by_path.get((_ZERO,))
-    if section is None or section.is_leaf or section.is_list:
+    section, given = by_path.get((_ZERO,), ABSENT), by_path.get((_ZERO, "stage"), ABSENT)
+    if section.is_leaf or section.is_list or not given.is_leaf:
         return
-    given = by_path.get((_ZERO, "stage"))
-    if given is not None and not given.is_leaf:
-        return
-    stage = given.value if given is not None else 0
+    stage = given.value if given is not ABSENT else 0
     if stage == "auto":
         return
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         # DeepSpeed takes "2" for 2.
         if str(stage) not in ("0", "1", "2", "3"):
-            key = given or section
-            shown = _shown(key)
-            says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=shown)
+            says = msg("zero_optimization.stage is {shown}: there are 0 to 3", shown=_shown(given))
             # Which was meant nobody can tell.
-            yield key.problem(says, "0, 1, 2, 3")
+            yield given.problem(says, "0, 1, 2, 3")
             return
         stage = int(stage)
-    if given is None:
-        says = msg("zero_optimization without stage is stage 0: ZeRO is off")
-        yield section.problem(says, '"stage": 2')
+    if given is ABSENT:
+        yield section.problem(msg("zero_optimization without stage is stage 0: ZeRO is off"), '"stage": 2')
     for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
-        device = by_path.get((_ZERO, name, "device"))
-        if device is None or device.value in (None, "none", "auto"):
+        device = by_path.get((_ZERO, name, "device"), ABSENT)
+        if device.value in (None, "none", "auto"):
             continue
         if device.value not in _DEVICES:
-            shown = _shown(device)
-            says = msg("{name}.device is {shown}: DeepSpeed refuses it", name=name, shown=shown)
-            yield device.problem(says, "cpu, nvme, none")
+            yield device.problem(msg("{name}.device is {shown}: DeepSpeed refuses it", name=name, shown=_shown(device)), "cpu, nvme, none")
         elif stage < lowest:
-            says = msg("{name} has no effect with stage {stage}", name=name, stage=stage)
-            yield device.problem(says, f'"stage": {max(lowest, 2)}')
+            yield device.problem(msg("{name} has no effect with stage {stage}", name=name, stage=stage), f'"stage": {max(lowest, 2)}')
         if device.value == "nvme" and (_ZERO, name, "nvme_path") not in by_path:
-            says = msg("{name} goes to nvme, and nvme_path is missing", name=name)
-            yield device.problem(says, '"nvme_path": "/local_nvme"')
-    ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"))
-    if ratio is not None and stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
-        says = msg("offload_optimizer.ratio below 1 is refused with any stage but 3")
-        yield ratio.problem(says, '"stage": 3')
+            yield device.problem(msg("{name} goes to nvme, and nvme_path is missing", name=name), '"nvme_path": "/local_nvme"')
+    ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"), ABSENT)
+    if stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
+        yield ratio.problem(msg("offload_optimizer.ratio below 1 is refused with any stage but 3"), '"stage": 3')
 
 
 def _shown(key: Key) -> Text:
@@ -176,8 +158,7 @@ def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
         if key is None or key.value == "auto" or not key.is_leaf:
             continue
         if type(key.value) is not int:
-            says = msg("{name} is a whole number, not {key}", name=name, key=_shown(key))
-            yield key.problem(says)
+            yield key.problem(msg("{name} is a whole number, not {key}", name=name, key=_shown(key)))
             return
         if key.value < 1:
             yield key.problem(msg("{name} is {value}: it is at least 1", name=name, value=key.value))

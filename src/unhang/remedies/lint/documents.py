@@ -63,6 +63,10 @@ class Key:
         return Problem(line=self.line, says=says, instead=same(instead) if instead else NOTHING, note=note)
 
 
+# A key that a file does not have.
+ABSENT = Key(path=(), line=1, value=None)
+
+
 # Which form a file has is asked first, then what is wrong with it: PyYAML takes a second for a thousand containers.
 @functools.lru_cache(maxsize=1)
 def keys(name: str, text: str) -> tuple[Key, ...]:

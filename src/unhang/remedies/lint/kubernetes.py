@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.knowledge.text import msg, same
 from unhang.remedies.lint import script
-from unhang.remedies.lint.documents import Key, Problem
+from unhang.remedies.lint.documents import ABSENT, Key, Problem
 
 TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
 # Operators that tell the containers of a job where they meet.
@@ -43,8 +43,7 @@ def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
         says = msg("no volume at /dev/shm: a container's own has 64 MiB, too little for NCCL and loader workers")
         yield pods[0].problem(says, "volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm")
     elif mounted and not in_memory and not any(k.path[-1] in ("hostPath", "persistentVolumeClaim") for k in keys):
-        says = msg("the volume at /dev/shm is on disk")
-        yield mounted[0].problem(says, "emptyDir: {medium: Memory}")
+        yield mounted[0].problem(msg("the volume at /dev/shm is on disk"), "emptyDir: {medium: Memory}")
 
 
 def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
@@ -74,37 +73,34 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
 
 def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> Iterator[Problem]:
     """A Job without an operator: nothing but its own fields makes its pods ranks."""
-    kind, spec = keys.get(("kind",)), keys.get(("spec",))
-    if kind is None or kind.value != "Job" or spec is None or not str(_value(keys, "apiVersion") or "").startswith("batch/"):
+    spec = keys.get(("spec",))
+    if spec is None or _value(keys, "kind") != "Job" or not str(_value(keys, "apiVersion") or "").startswith("batch/"):
         return
     pod: _Path = ("spec", "template", "spec")
     if _value(keys, *pod, "restartPolicy") not in ("Never", "OnFailure"):
-        says = msg("a Job's restartPolicy is Never or OnFailure: the API server refuses it")
-        yield spec.problem(says, "restartPolicy: Never")
+        yield spec.problem(msg("a Job's restartPolicy is Never or OnFailure: the API server refuses it"), "restartPolicy: Never")
     parallel, completions = _value(keys, "spec", "parallelism"), _value(keys, "spec", "completions")
     if not isinstance(parallel, int) or parallel < 2:
         return
-    line = keys[("spec", "parallelism")].line
+    asked = keys[("spec", "parallelism")]
     if _value(keys, "spec", "completionMode") != "Indexed":
         says = msg("{parallel} pods, and no completionMode: Indexed: none knows its number", parallel=parallel)
-        yield Problem(line=line, says=says, instead=same("completionMode: Indexed"))
+        yield asked.problem(says, "completionMode: Indexed")
     if completions != parallel:
         says = msg(
             "completions is {completions}, and {parallel} pods have to run at once",
             completions=same(str(completions)) if completions is not None else msg("not given"),
             parallel=parallel,
         )
-        yield Problem(line=line, says=says, instead=same(f"completions: {parallel}"))
+        yield asked.problem(says, f"completions: {parallel}")
     words = [str(k.value) for p, k in keys.items() if {"command", "args"} & set(p) and isinstance(k.value, str)]
     names = {str(k.value) for p, k in keys.items() if "env" in p and p[-1] == "name"}
     if any(re.search(r"\btorchrun\b", word) for word in words) and not re.search(r"--?nnodes", " ".join(words)) and "PET_NNODES" not in names:
-        says = msg("{parallel} pods, and torchrun without --nnodes: each trains by itself", parallel=parallel)
-        yield Problem(line=line, says=says, instead=same(f"--nnodes={parallel}"))
+        yield asked.problem(msg("{parallel} pods, and torchrun without --nnodes: each trains by itself", parallel=parallel), f"--nnodes={parallel}")
     subdomain = _value(keys, *pod, "subdomain")
     by_host = _value(keys, *pod, "hostNetwork") is True
     if subdomain is None and not by_host:
-        says = msg("no subdomain: pods have no names by which they find one another")
-        yield Problem(line=line, says=says, instead=msg("subdomain: the name of a headless Service"))
+        yield asked.problem(msg("no subdomain: pods have no names by which they find one another"), msg("subdomain: the name of a headless Service"))
     for service in services:
         name, address = _value(service, "metadata", "name"), service.get(("spec", "clusterIP"))
         if name == subdomain and (address is None or address.value != "None"):
@@ -113,8 +109,7 @@ def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> 
 
 
 def _value(keys: Mapping[_Path, Key], *path: str | int) -> object:
-    key = keys.get(path)
-    return key.value if key is not None else None
+    return keys.get(path, ABSENT).value
 
 
 def check_dockerfile(text: str) -> Iterator[Problem]:

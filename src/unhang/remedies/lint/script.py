@@ -16,10 +16,10 @@ from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
 _ONE = ("1", "1:1")
-_NODES = ("--nnodes", "--num-machines", "--num-nodes")
+NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _NODE_RANK = ("--node-rank", "--machine-rank")
-_PORT = ("--master-port", "--main-process-port")
-_ADDRESS = ("--master-addr", "--main-process-ip")
+PORT = ("--master-port", "--main-process-port")
+ADDRESS = ("--master-addr", "--main-process-ip")
 _LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0")
 # Another value in each shell, or on each host by its number.
 _BY_CHANCE = re.compile(r"\bRANDOM\b|\$\$|\bshuf\b|free_port|\.bind\(|getsockname")
@@ -157,7 +157,7 @@ def _gpus_of_each_host(started: Sequence[Start]) -> str:
     for one in started:
         if (each := _number(one, "--nproc-per-node", "--num-gpus")) is not None:
             return str(each)
-        total, hosts = _number(one, "--num-processes"), _number(one, *_NODES) or 1
+        total, hosts = _number(one, "--num-processes"), _number(one, *NODES) or 1
         if total is not None and total % hosts == 0:
             return str(total // hosts)
     return "N"
@@ -165,8 +165,7 @@ def _gpus_of_each_host(started: Sequence[Start]) -> str:
 
 def _launchers(one: Start) -> Iterator[_Remark]:
     if "torch.distributed.launch" in one.names:
-        says = msg("torch.distributed.launch is replaced by torchrun")
-        yield _Remark(one, says, "torchrun")
+        yield _Remark(one, msg("torch.distributed.launch is replaced by torchrun"), "torchrun")
     if len(one.names) > 1:
         shown = " > ".join(one.names)
         says = msg("one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's", shown=shown)
@@ -178,8 +177,7 @@ def _launchers(one: Start) -> Iterator[_Remark]:
     for name in _MISCOUNTED if _is_torchrun(one) else ():
         number = one.option(name)
         if number is not None and re.fullmatch(r"-[0-9]+|0+", shown := one.filled(number).text):
-            says = msg("{name} is {shown}: it is at least 1", name=name, shown=shown)
-            yield _Remark(number, says)
+            yield _Remark(number, msg("{name} is {shown}: it is at least 1", name=name, shown=shown))
     for word in one.words:
         if word.text.partition("=")[0] == "--local_rank":
             says = msg("--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)")
@@ -188,7 +186,7 @@ def _launchers(one: Start) -> Iterator[_Remark]:
 
 def _counts(one: Start) -> Iterator[_Remark]:
     """What does not go together, and what is not read."""
-    total, hosts, rank = _number(one, "--num-processes"), _number(one, *_NODES), _number(one, *_NODE_RANK)
+    total, hosts, rank = _number(one, "--num-processes"), _number(one, *NODES), _number(one, *_NODE_RANK)
     if total is not None and hosts and total % hosts:
         fits = [f"--num_processes={n}" for n in (total // hosts * hosts, (total // hosts + 1) * hosts) if n]
         says = msg("--num_processes counts those of all machines: {total} does not divide by {hosts}", total=total, hosts=hosts)
@@ -212,7 +210,7 @@ def _is_factory(one: Start) -> bool:
 
 def _nodes(one: Start) -> Value | None:
     by_variable = one.variables.get("PET_NNODES") if _is_torchrun(one) else one.variables.get("NNODES") if _is_factory(one) else None
-    return one.option(*_NODES) or by_variable
+    return one.option(*NODES) or by_variable
 
 
 def _several(one: Start) -> Value | None:
@@ -249,8 +247,8 @@ def _backend(one: Start) -> str | None:
 
 def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
     """The launcher's own options come before variables. Of the launchers only LLaMA-Factory reads MASTER_PORT; torchrun sets it for its ranks."""
-    address = one.option(*_ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
-    port = one.option(*_PORT) or one.variables.get("MASTER_PORT" if _is_factory(one) else "PET_MASTER_PORT")
+    address = one.option(*ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
+    port = one.option(*PORT) or one.variables.get("MASTER_PORT" if _is_factory(one) else "PET_MASTER_PORT")
     if (endpoint := one.option("--rdzv-endpoint")) is not None:
         address, port = host_and_port(one.filled(endpoint))
     return address and one.filled(address), port and one.filled(port)
@@ -260,8 +258,7 @@ def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool) -> Ite
     port = _address_and_port(one)[1]
     # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
-        says = msg("the port differs by host: they do not find one another")
-        yield _Remark(port, says, msg("one number for all hosts"))
+        yield _Remark(port, msg("the port differs by host: they do not find one another"), msg("one number for all hosts"))
     if port is None and not port_said and _is_factory(one):
         says = msg("several hosts, and no MASTER_PORT: LLaMA-Factory takes a free port on each, and they do not find one another")
         yield _Remark(several, says, f"export MASTER_PORT={_DEFAULT_PORT}")
@@ -277,8 +274,7 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
     instead = msg("the first host's name or address")
     of_slurm = by_slurm or "SLURM_" in address.text
     if _LOOPBACK.fullmatch(address.text):
-        says = msg("several hosts, and each takes itself for the first: {text}", text=address.text)
-        yield _Remark(address, says, instead)
+        yield _Remark(address, msg("several hosts, and each takes itself for the first: {text}", text=address.text), instead)
     elif (fallback := _FALLS_BACK.search(address.text)) and not _OF_JOB.search(address.text):
         outside = msg(", as outside of a job step") if _OF_STEP.search(address.text) else NOTHING
         missing = msg("{name} is not set{outside}") if fallback["name"] else msg("that fails")
@@ -296,8 +292,7 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
     # A batch script of Slurm, and what starts the launcher on others, runs on the first host alone.
     elif (own := _OWN_NAME.search(address.text)) and _number(one, *_NODE_RANK) != 0 and (address.each or not (by_slurm or _is_on_hosts(one))):
         name = own[0].strip("$({` ")
-        says = msg("each host gives its own name ({name}): it takes itself for the first", name=name)
-        yield _Remark(address, says, instead)
+        yield _Remark(address, msg("each host gives its own name ({name}): it takes itself for the first", name=name), instead)
 
 
 def _rendezvous(one: Start, several: Value, given: Collection[str]) -> Iterator[_Remark]:
@@ -313,7 +308,7 @@ def _rendezvous(one: Start, several: Value, given: Collection[str]) -> Iterator[
                 says = msg("several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)")
                 number = "$MASTER_PORT" if "MASTER_PORT" in one.variables else "29400"
                 yield _Remark(several, says, f"--rdzv-endpoint=$MASTER_ADDR:{number}")
-        elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
+        elif one.option(*PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
             port = one.variables.get("MASTER_PORT")
             if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
                 says = msg("torchrun does not read MASTER_PORT: without --master-port its hosts meet on {DEFAULT_PORT}", DEFAULT_PORT=_DEFAULT_PORT)
@@ -332,9 +327,8 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
         # int(None) in accelerate 1.15, unless a file of its defaults holds a number: the same one for all.
         fails = msg("fails, or ") if by_accelerate else NOTHING
         says = msg("several hosts, and no {option}: {name} {fails}takes each for number 0", option=option, name=name, fails=fails)
-        instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
-        yield _Remark(several, says, instead)
-    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
+        yield _Remark(several, says, "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK")
+    if one.option(*ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         option = "--main_process_ip" if by_accelerate else "--master-addr"
         unread = msg(" ({name} does not read MASTER_ADDR)", name=one.names[0]) if "MASTER_ADDR" in known else NOTHING
         says = msg("several hosts, and no {option}: each takes itself for the first{unread}", option=option, unread=unread)
@@ -351,8 +345,7 @@ def _ports(started: Sequence[Start]) -> Iterator[_Remark]:
             continue
         if others and port.text not in others and rank.text not in first:
             shown = ", ".join(sorted({port.text, *islice(others, _MOST_PORTS)}))
-            says = msg("ports of one job differ: {shown}", shown=shown)
-            yield _Remark(port, says, next(iter(others)))
+            yield _Remark(port, msg("ports of one job differ: {shown}", shown=shown), next(iter(others)))
         others[first.setdefault(rank.text, port).text] = None
 
 
@@ -371,14 +364,12 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool) -> Iterator[_Remar
     if any(map(_is_factory, script.starts)) and "NODE_RANK" not in assigned:
         for name, value in script.assigned:
             if name == "RANK":
-                says = msg("LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first")
-                yield _Remark(value, says, "NODE_RANK=")
+                yield _Remark(value, msg("LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first"), "NODE_RANK=")
                 break
     for name, value in script.assigned:
         if name == "WORLD_SIZE" and (found := _BY_HOSTS.match(value.text)) and "*" not in value.text:
             says = msg("WORLD_SIZE counts processes, and {found} hosts", found=found["name"])
-            instead = msg("hosts x processes of each; torchrun sets it itself")
-            yield _Remark(value, says, instead)
+            yield _Remark(value, says, msg("hosts x processes of each; torchrun sets it itself"))
 
 
 def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value]) -> Iterator[_Remark]:
@@ -390,16 +381,14 @@ def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value]) -> I
     if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
             alone = msg("each trains by itself") if by_tasks else msg("it trains on one of them")
-            says = msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone)
-            yield _Remark(hosts, says, "--nnodes=$SLURM_NNODES")
+            yield _Remark(hosts, msg("{text} hosts, and torchrun without --nnodes: {alone}", text=hosts.text, alone=alone), "--nnodes=$SLURM_NNODES")
             if not any(map(_is_on_hosts, started)):
                 yield _without_srun(next(filter(_is_torchrun, started)), hosts.text)
         for one in started:
             yield from _on_all_hosts(one, hosts.text)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
     if not _asks_for_gpus(asked, started) and not on_cpus:
-        says = msg("no GPUs are asked for")
-        yield _Remark(Value("", text.index("#SBATCH")), says, f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}")
+        yield _Remark(Value("", text.index("#SBATCH")), msg("no GPUs are asked for"), f"#SBATCH --gpus-per-node={_gpus_of_each_host(started)}")
 
 
 def _on_all_hosts(one: Start, hosts: str) -> Iterator[_Remark]:

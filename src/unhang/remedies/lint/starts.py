@@ -14,6 +14,7 @@ from itertools import dropwhile, islice
 
 from unhang.errors import UnhangError
 from unhang.files.opening import MOST_SETTINGS
+from unhang.files.shell import DECLARING, RESERVED
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 from unhang.remedies.lint.documents import known
 
@@ -26,8 +27,6 @@ _MODULES = {
     "deepspeed.launcher.launch": "deepspeed",
 }
 _SECOND = {"accelerate": "launch", "llamafactory-cli": "train", "lmf": "train"}
-_DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "command", "builtin"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _REMOTE = frozenset({"ssh", "pdsh", "clush", "pssh"})
 _VARIABLE = re.compile(
@@ -130,7 +129,7 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
             raise UnhangError(f"more than {_MOST_WORDS_OF_ALL} words are in it: that is no file of a launcher")
         if max(len(found.assigned), len(variables)) > MOST_SETTINGS:
             raise UnhangError(f"more than {MOST_SETTINGS} variables are set in it: that is no file of a launcher")
-        words = list(dropwhile(lambda w: w.raw in _RESERVED, cut))
+        words = list(dropwhile(lambda w: w.raw in RESERVED, cut))
         ahead = 0
         while ahead < len(words) and ASSIGNMENT.match(words[ahead].raw):
             ahead += 1
@@ -141,7 +140,7 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
             variables |= own
             continue
         first = body[0].raw
-        if first in _DECLARING:
+        if first in DECLARING:
             for word in body[1:]:
                 bare = unquoted(word.raw)
                 if ASSIGNMENT.match(bare):
