@@ -32,7 +32,7 @@ from unhang.flight.entries import (
     not_understood,
     understood,
 )
-from unhang.flight.pickle_columns import Repeating
+from unhang.flight.pickle_columns import Repeats
 from unhang.model import Counters
 
 # What is known of the end of a call.
@@ -338,7 +338,7 @@ def _unusual(kinds: Sequence[CallForm], version: object) -> bool:
     return any(k.p2p and k.backend == "xccl" for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
 
 
-def _repeated(forms: _Entries, repeats: Repeating) -> _Entries:
+def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
     """The columns of all entries, of those of one entry of each form."""
     of = repeats.form_of
     kind_of = array("I", map(forms.kind_of.__getitem__, of))
