@@ -162,6 +162,14 @@ class Recording:
     heard: Mapping[str, LiveCounters] | None = None
 
 
+def world_of(recording: Recording) -> tuple[int, ...]:
+    """The members of its default group; () where it tells none, or several."""
+    groups = (*(t.group for t in recording.tracks), *recording.groups)
+    # Ranks share them: to hash all members for each takes longer.
+    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    return next(iter(found.values())) if len(set(found.values())) == 1 else ()
+
+
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:
     """Both recorders of one process; the groups of the second one are called "cpu:NAME", because one group may have both backends."""
 
