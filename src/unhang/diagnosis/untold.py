@@ -48,8 +48,7 @@ class Untold:
         """`recordings` are those of `recorded` that are of this run."""
         self._recordings, self._outcome = recordings, outcome
         self._quoted = found
-        self._unnumbered, self._without, self._all_copies = recorded.unnumbered, recorded.without, recorded.all_copies
-        self._closed, self._blank, self._copied = recorded.closed, recorded.blank, recorded.copied
+        self._recorded = recorded
 
     def finding(self) -> Finding | None:
         """Of ranks that wait where nobody can be named; None where nothing was recorded at all."""
@@ -135,8 +134,8 @@ class Untold:
     def _remedy(self) -> Remedy:
         """How more would be told."""
         o = self._outcome
-        if self._closed:
-            files = [file for _, file in sorted(self._closed.items())[: quoted.QUOTED]]
+        if self._recorded.closed:
+            files = [file for _, file in sorted(self._recorded.closed.items())[: quoted.QUOTED]]
             return replace(_READABLE, command=command("sudo chmod a+r {files:path*}", files=files))
         given = [self._recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
@@ -242,15 +241,15 @@ class Untold:
             r = self._recordings.get(rank)
             if r is None and rank in dict(self._outcome.left_out):
                 reason = msg("the dump of {who} is of another world size or time")
-            elif r is None and rank in self._closed:
+            elif r is None and rank in self._recorded.closed:
                 reason = msg("the dump of {who} could not be read: permission denied")
-            elif r is None and rank in self._blank:
+            elif r is None and rank in self._recorded.blank:
                 reason = msg("nothing is left in the dump of {who}")
-            elif r is None and rank in self._copied:
+            elif r is None and rank in self._recorded.copied:
                 reason = msg("the files of {who} hold copies of one dump, equal to the nanosecond")
-            elif r is None and self._all_copies:
+            elif r is None and self._recorded.all_copies:
                 reason = quoted.ALL_COPIES
-            elif r is None and self._unnumbered:
+            elif r is None and self._recorded.unnumbered:
                 reason = msg("of the other ranks there is no dump")
             elif r is None:
                 reason = msg("of {who} there is no dump")
@@ -273,5 +272,5 @@ class Untold:
 
     def _of_no_use(self) -> list[Text]:
         """Of ranks whose dump was given and is no use, beside those that are known to belong to the group."""
-        more = sorted(self._without.difference(self._outcome.unseen))
+        more = sorted(self._recorded.without.difference(self._outcome.unseen))
         return [self._blind(more)] if more else []
