@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING, remedy
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
@@ -23,18 +23,7 @@ from unhang.ras import Change, Communicator, InState, Member, Missing, Process, 
 # So many communicators, processes and ranks are named one by one.
 _NAMED = 4
 
-STACKS = Remedy(
-    id="stacks",
-    says=msg("Look where such a process stands, on its host."),
-    command="py-spy dump --pid PID",
-)
-ASK_TWICE = Remedy(
-    id="ask-twice",
-    says=msg("Ask again: counts that differ and do not move are a hang; in a healthy job they differ for a moment only."),
-    command="unhang why --ras HOST:PORT",
-)
-
-
+STACKS, ASK_TWICE = remedy("stacks"), remedy("ask-twice")
 _LAUNCHES = msg("whether launches go on")
 _SOME_GO_ON = msg("some of its ranks go on")
 

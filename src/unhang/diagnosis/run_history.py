@@ -13,9 +13,9 @@ from typing import IO
 import msgspec
 
 from unhang import encoding
+from unhang.diagnosis.unknown import remedy
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
-from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import Text, joined, msg
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
@@ -25,16 +25,7 @@ MAX_LINE_BYTES = 1024 * 1024
 
 
 def read_logs(folder: str) -> Remedy:
-    return Remedy(
-        id="read-log",
-        says=msg("Have the logs of the last attempt read."),
-        command=why(folder),
-    )
-
-
-def why(path: str) -> Command | None:
-    """The command that judges something."""
-    return command("unhang why {path:path}", path=path)
+    return remedy("read-logs", id="read-log", path=folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
+from unhang.knowledge.commands import command
 from unhang.knowledge.text import NOTHING, THEN, Text, joined, msg
 from unhang.logs import Signature
 from unhang.model import Evidence, Finding, Remedy
@@ -69,26 +70,29 @@ _SIGNALS_TELL = {
 }
 
 
-def _remedy(key: str, id: str = "") -> Remedy:
-    known = data.table("diagnosis/remedies")[key]
-    return Remedy(id=id or key, **dict(known, says=msg(known["says"])))
+def remedy(key: str, id: str = "", **values: object) -> Remedy:
+    """One of `remedies.toml`, with these values in its sentence and its command."""
+    known = dict(data.table("diagnosis/remedies")[key])
+    if values:
+        known["command"] = command(known["command"], **values)
+    return Remedy(id=id or key, **dict(known, says=msg(known["says"], **values)))
 
 
-NCCL_DEBUG = _remedy("say-more")
-TORCH_DEBUG = _remedy("say-more-of-torch", id="say-more")
-READ_DUMPS = _remedy("read-the-dumps")
-OTHER_RANKS = _remedy("other-ranks")
-LOOK_UP = _remedy("look-up-the-words")
-SUPERVISE = _remedy("supervise")
-TRACE = _remedy("flight-recorder")
-ZERO_BUCKETS = _remedy("zero-buckets")
-TRY_THE_MACHINE = _remedy("try-the-machine")
-NATIVE_STACK = _remedy("native-stack")
-READ_LOG = _remedy("read-log")
-KERNEL_LOG = _remedy("kernel-log")
-WHOLE_LOG = _remedy("whole-log")
+NCCL_DEBUG = remedy("say-more")
+TORCH_DEBUG = remedy("say-more-of-torch", id="say-more")
+READ_DUMPS = remedy("read-the-dumps")
+OTHER_RANKS = remedy("other-ranks")
+LOOK_UP = remedy("look-up-the-words")
+SUPERVISE = remedy("supervise")
+TRACE = remedy("flight-recorder")
+ZERO_BUCKETS = remedy("zero-buckets")
+TRY_THE_MACHINE = remedy("try-the-machine")
+NATIVE_STACK = remedy("native-stack")
+READ_LOG = remedy("read-log")
+KERNEL_LOG = remedy("kernel-log")
+WHOLE_LOG = remedy("whole-log")
 # Of a process that said nothing.
-FIND_EXIT = _remedy("find-the-exit")
+FIND_EXIT = remedy("find-the-exit")
 
 
 def unknown_in_run(view: IncidentView, symptoms: Sequence[Finding]) -> Finding | None:

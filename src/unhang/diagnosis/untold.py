@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from unhang.diagnosis import quoted
 from unhang.diagnosis.quoted import Quoted
-from unhang.diagnosis.unknown import SUPERVISE, TRACE, WAITING
+from unhang.diagnosis.unknown import SUPERVISE, TRACE, WAITING, remedy
 from unhang.flight.outcome import Outcome, Step
 from unhang.flight.read_all import JobRecordings
 from unhang.flight.recording import Recording
 from unhang.frames import place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.commands import command
 from unhang.knowledge.text import NOTHING, Text, joined, msg, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
 
 STACKS = msg("stacks, process states")
 _NO_MESSAGES = NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")
 ONE_LOOK = msg("a dump is one look at a rank; dumps of two moments tell who moves")
-_LARGER_RING = replace(
-    TRACE,
-    id="larger-ring",
-    says=msg("Let the recorder keep more: its ring has overwritten what would have to be compared."),
-)
-_ALL_DUMPS = Remedy(
-    id="all-dumps",
-    says=msg("Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host."),
-    env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
-)
-_READABLE = Remedy(
-    id="readable-dumps",
-    says=msg("Let the dumps that could not be read be read, or ask again as the user who owns them."),
-)
+_LARGER_RING, _ALL_DUMPS = remedy("larger-ring"), remedy("all-dumps")
 
 
 def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
@@ -136,7 +121,7 @@ class Untold:
         o = self._outcome
         if self._recorded.closed:
             files = [file for _, file in sorted(self._recorded.closed.items())[: quoted.QUOTED]]
-            return replace(_READABLE, command=command("sudo chmod a+r {files:path*}", files=files))
+            return remedy("readable-dumps", files=files)
         given = [self._recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
             return _ALL_DUMPS
