@@ -19,9 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
+from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -201,6 +202,7 @@ def digests(folder: Path, *, hosts: int, entries: int) -> Path:
 def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
     from unhang.flight import digest
     from unhang.flight.dump_file import DumpFile
+    from unhang.flight.pickle_columns import Repeats
 
     chance = random.Random(host)
     world = 8 * hosts
@@ -243,13 +245,14 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
             }
             for n, (g, size) in enumerate(calls)
         ]
-        steps = {
-            "record_id": [0, *[1] * (entries - 1)],
-            "collective_seq_id": [b - a for a, b in pairwise((0, *numbers))],
-            "time_created_ns": [T0, *(100_000 + int(900_000 * chance.random()) for _ in range(entries - 1))],
+        steps_ns = (T0, *(100_000 + int(900_000 * chance.random()) for _ in range(entries - 1)))
+        columns = {
+            "record_id": array("q", range(entries)),
+            "collective_seq_id": array("q", numbers),
+            "time_created_ns": array("q", accumulate(steps_ns)),
         }
         config = {name: {"name": name, "desc": desc, "ranks": ranks} for name, desc, ranks in groups}
-        dump = DumpFile(raw={"version": "2.10", "pg_config": config, "entries": forms}, repeats=digest.Forms(form_of, steps))
+        dump = DumpFile(raw={"version": "2.10", "pg_config": config, "entries": forms}, repeats=Repeats(form_of, columns))
         dumps.append(digest.summed(dump, where=digest.Name(rank=rank, name=f"/tmp/nccl_trace_rank_{rank}", said=True), clean=str))
     digest.write(folder, f"node{host:04}", dumps, clean=str)
 

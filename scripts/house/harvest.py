@@ -235,7 +235,7 @@ def install() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     wrap(unhang.diagnosis.logs, "judge_logs", logs)
     wrap(unhang.diagnosis.why, "judge", run)
-    for name in ("judge_dumps", "examine"):
+    for name in ("examine",):
         wrap(unhang.diagnosis.recorders, name, dumps)
     wrap(unhang.diagnosis.doctor, "examine", machine)
     wrap(unhang.ras, "parse", answer)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.diagnosis.test_digests import told
 
-from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.recorders import examine
 
 pytestmark = [
     pytest.mark.integration,
@@ -151,7 +151,7 @@ MANY = pytest.param(8, marks=pytest.mark.integration)
 
 @pytest.mark.parametrize("world", [3, MANY])
 def test_one_never_comes_and_had_exchanged_messages(tmp_path, world):
-    p = judge_dumps(dumps(tmp_path, "missing", world)).primary
+    p = examine(dumps(tmp_path, "missing", world)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-timeout", (world - 1,))
     assert re.search(rf"never came to all_reduce #6 .* at \S*train.py:{line('last')} in train; its last call was broadcast #5", p.says)
     assert p.where.endswith(f"train.py:{line('broadcast')} in train")
@@ -159,7 +159,7 @@ def test_one_never_comes_and_had_exchanged_messages(tmp_path, world):
 
 @pytest.mark.parametrize("world", [4, MANY])
 def test_one_misses_calls_that_the_others_issued_together(tmp_path, world):
-    p = judge_dumps(dumps(tmp_path, "buckets", world)).primary
+    p = examine(dumps(tmp_path, "buckets", world)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-timeout", (world - 1,))
     assert re.search(rf"never came to all_reduce #6 .* wait at \S*train.py:{line('together')} in", p.says)
     assert p.where.endswith(f"train.py:{line('broadcast')} in train")
@@ -167,27 +167,27 @@ def test_one_misses_calls_that_the_others_issued_together(tmp_path, world):
 
 def test_calls_issued_together_that_have_timed_out(tmp_path):
     """Gloo says that they have ended. Where one of them is still called pending, it is known for want of whom they failed."""
-    p = judge_dumps(dumps(tmp_path, "failed", 4)).primary
+    p = examine(dumps(tmp_path, "failed", 4)).verdict.primary
     assert p.ranks in ((), (3,)) and "rank 3" in p.says
     assert p.cause == "collective-timeout" or "for want of rank 3" in p.says
 
 
 @pytest.mark.parametrize("world", [3, MANY])
 def test_one_calls_something_else(tmp_path, world):
-    p = judge_dumps(dumps(tmp_path, "op", world)).primary
+    p = examine(dumps(tmp_path, "op", world)).verdict.primary
     assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "established", (world - 1,))
     assert f"issued barrier at {tmp_path}/train.py:{line('instead')} in train as call #6" in p.says and f"train.py:{line('last')}" in p.says
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_dtype_that_gloo_adds_up_as_bytes(tmp_path, world):
-    p = judge_dumps(dumps(tmp_path, "dtype", world)).primary
+    p = examine(dumps(tmp_path, "dtype", world)).verdict.primary
     assert p.cause == "collective-mismatch" and "all_reduce of [4] Int" in p.says and "all_reduce of [4] Float" in p.says
     assert p.ranks == ((world - 1,) if world > 2 else (0, 1))
 
 
 def test_one_calls_once_too_often(tmp_path):
-    p = judge_dumps(dumps(tmp_path, "extra", 3)).primary
+    p = examine(dumps(tmp_path, "extra", 3)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-timeout", (2,))
     assert p.where is not None and p.where.endswith(f"train.py:{line('surplus')} in train")
     assert "ranks 0 and 1 never came to all_reduce #7" in p.says and "or rank 2 has made a call too many" in p.says
@@ -196,7 +196,7 @@ def test_one_calls_once_too_often(tmp_path):
 
 def test_nothing_is_wrong(tmp_path):
     """The last call may have failed for all that Gloo's recorder tells."""
-    p = judge_dumps(dumps(tmp_path, "none", 2)).primary
+    p = examine(dumps(tmp_path, "none", 2)).verdict.primary
     assert (p.cause, p.standing) == ("unknown", "not-established")
     assert "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0 (default_pg), all_reduce #6, is over" in p.says
 
@@ -206,7 +206,7 @@ def test_nothing_is_wrong(tmp_path):
 )
 def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
     paths = dumps(tmp_path, mode, world)
-    whole = judge_dumps(paths)
+    whole = examine(paths).verdict
     for host in range(2):
         folder = tmp_path / f"host{host}"
         folder.mkdir()
@@ -217,7 +217,7 @@ def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
         assert done.returncode == 0, done.stderr
     digests = sorted((tmp_path / "digests").iterdir())
-    merged = judge_dumps(digests)
+    merged = examine(digests).verdict
     assert len(digests) == 2 and told(merged) == told(whole) and whole.primary.cause in ("collective-mismatch", "collective-timeout")
     assert f"train.py:{line('last')}" in merged.primary.says
     if mode == "op":
@@ -226,20 +226,20 @@ def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
 
 
 def test_two_calls_in_another_order(tmp_path):
-    p = judge_dumps(dumps(tmp_path, "order", 3)).primary
+    p = examine(dumps(tmp_path, "order", 3)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-mismatch", (2,))
     assert f"issued barrier at {tmp_path}/train.py:{line('early')} in train as call #6" in p.says and f"train.py:{line('last')}" in p.says
 
 
 @pytest.mark.parametrize("world", [3, MANY])
 def test_another_shape_that_gloo_lets_pass(tmp_path, world):
-    p = judge_dumps(dumps(tmp_path, "shape", world)).primary
+    p = examine(dumps(tmp_path, "shape", world)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-mismatch", (world - 1,))
     assert "issued broadcast of [8] Float" in p.says and p.where.endswith(f"train.py:{line('broadcast')} in train")
 
 
 def test_another_shape_by_which_gloo_aborts_a_rank(tmp_path):
-    verdict = judge_dumps(dumps(tmp_path, "abort", 3))
+    verdict = examine(dumps(tmp_path, "abort", 3)).verdict
     assert verdict.primary.cause == "collective-mismatch" and "all_reduce of [8] Float" in verdict.primary.says
     # The aborted rank left nothing, and which of two went astray is not guessed.
     assert verdict.primary.standing == "likely" and verdict.primary.ranks == (0, 2)
@@ -248,7 +248,7 @@ def test_another_shape_by_which_gloo_aborts_a_rank(tmp_path):
 
 def test_groups_in_another_order(tmp_path):
     """Gloo's dumps do not tell who belongs to a group: that nobody is missing is not said."""
-    p = judge_dumps(dumps(tmp_path, "crossed", 3)).primary
+    p = examine(dumps(tmp_path, "crossed", 3)).verdict.primary
     assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (0, 1))
     assert "who belongs to group 1 is not in the dumps, and rank 2 may" in p.says
     assert "rank 2 waits in all_reduce #1 of group 2: if these belong to both groups, they were called in different orders" in p.says
@@ -256,7 +256,7 @@ def test_groups_in_another_order(tmp_path):
 
 
 def test_a_chain_of_groups_leads_to_the_rank_that_never_came(tmp_path):
-    p = judge_dumps(dumps(tmp_path, "chain", 4)).primary
+    p = examine(dumps(tmp_path, "chain", 4)).verdict.primary
     assert (p.cause, p.ranks) == ("collective-timeout", (3,)) and "never came to" in p.says
 
 
@@ -277,7 +277,7 @@ def test_the_recorders_of_nccl(tmp_path, mode, cause, mark):
 
     if (world := torch.cuda.device_count()) < 3:
         pytest.skip("a majority needs three GPUs: NCCL refuses two ranks on one")
-    p = judge_dumps(dumps(tmp_path, mode, min(world, 8), "nccl")).primary
+    p = examine(dumps(tmp_path, mode, min(world, 8), "nccl")).verdict.primary
     assert (p and p.cause) == cause
     if p is not None and mode != "crossed":
         assert p.ranks == (min(world, 8) - 1,) and p.where.endswith(f"train.py:{line(mark)} in train")

@@ -79,13 +79,14 @@ def texts(node: ast.expr, *scopes: ast.AST) -> list[str]:
 def templates() -> Iterator[tuple[str, str]]:
     for path, tree in trees().items():
         taken = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("unhang.knowledge.c") for a in n.names}
-        # What judge.py is given is read below.
-        if "command" not in taken or path.name in ("exceptions.py", "judge.py"):
+        # What these are given is read below.
+        if "command" not in taken or path.name in ("exceptions.py", "judge.py", "unknown.py"):
             continue
         for node, scope in scopes(tree).items():
             if isinstance(node, ast.Call) and name(node.func) == "command":
                 yield from ((f"{path.stem}:{node.lineno}", text) for text in texts(node.args[0], scope, tree))
-    yield from (("exceptions.toml", e["command"]) for e in data.table("knowledge/exceptions")["exceptions"] if "{" in e.get("command", ""))
+    for table, rows in (("exceptions", data.table("knowledge/exceptions")["exceptions"]), ("remedies", data.table("diagnosis/remedies").values())):
+        yield from ((f"{table}.toml", row["command"]) for row in rows if "{" in row.get("command", ""))
     for cause, known in data.load()["causes"].items():
         for key, finding in known["finding"].items():
             for template in finding.get("command", {}).values():

@@ -14,7 +14,7 @@ from tests.flight import jobs
 
 from unhang.diagnosis import bundle
 from unhang.diagnosis.logs import judge_logs
-from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.recorders import examine
 from unhang.diagnosis.why import judge, judge_packed
 from unhang.flight.read_all import sum_up
 from unhang.logs.discovery import find
@@ -175,7 +175,7 @@ def test_dumps_are_written_anew(tmp_path, monkeypatch):
         )
         data = pickle.dumps(raw, protocol=2)
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data if rank != 3 else data[:-200])
-    before = judge_dumps(find(["dumps"]).dumps)
+    before = examine(find(["dumps"]).dumps).verdict
     found = find(["dumps"])
     bundle.of_files(tmp_path / "b.tar.gz", found.sources, found.dumps, before)
     kept = contents(tmp_path / "b.tar.gz")
@@ -183,7 +183,7 @@ def test_dumps_are_written_anew(tmp_path, monkeypatch):
     for name in kept:
         if "rank" in name:
             (tmp_path / name).write_bytes(kept[name])
-    after = judge_dumps(find(["dumps"]).dumps)
+    after = examine(find(["dumps"]).dumps).verdict
     assert dataclasses.replace(after, inputs=()) == dataclasses.replace(before, inputs=())
 
 
@@ -201,7 +201,7 @@ def test_several_dumps_in_a_file(tmp_path):
     raw = {str(r): jobs.dump([jobs.entry(0, default, 1, "all_reduce", 4 + r, 20, "started", t=1)], {"0": ("default_pg", [0, 1])}) for r in range(2)}
     (tmp_path / "host.json").write_text(json.dumps({"ranks": raw}))
     (tmp_path / "again").write_bytes(bundle._dump(tmp_path / "host.json", 1 << 20))
-    one, two = judge_dumps([tmp_path / "host.json"]), judge_dumps([tmp_path / "again"])
+    one, two = examine([tmp_path / "host.json"]).verdict, examine([tmp_path / "again"]).verdict
     assert one.primary.cause == two.primary.cause == "collective-mismatch" and one.primary.ranks == two.primary.ranks
 
 

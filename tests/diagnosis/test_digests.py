@@ -9,7 +9,7 @@ from tests.flight.test_digest import DEFAULT, on_hosts, summed, write
 from tests.flight.test_outcome import KINDS, injected
 from tests.tables import for_each
 
-from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.recorders import examine
 
 
 def told(verdict):
@@ -30,12 +30,12 @@ def test_every_kind_of_divergence(tmp_path, kind, seed, world, tp, hosts):
     rng = random.Random(seed)
     dumps, odd, *_ = injected(jobs.Plan(world=world, tp=tp, seed=seed, steps=20), kind, rng)
     paths, digests = on_hosts(tmp_path, dumps, hosts=hosts, as_json=(1, 5) if seed == 2 else ())
-    whole = judge_dumps(paths)
+    whole = examine(paths).verdict
     assert whole.primary.ranks == (odd,)
     rng.shuffle(digests)
-    assert told(judge_dumps(digests)) == told(whole) and unexamined(judge_dumps(digests)) == unexamined(whole)
+    assert told(examine(digests).verdict) == told(whole) and unexamined(examine(digests).verdict) == unexamined(whole)
     mixed = [*digests[1:], *(p for p in paths if int(p.name.rpartition("_")[2]) % hosts == int(digests[0].name[4]))]
-    assert told(judge_dumps(mixed)) == told(whole) and unexamined(judge_dumps(mixed)) == unexamined(whole)
+    assert told(examine(mixed).verdict) == told(whole) and unexamined(examine(mixed).verdict) == unexamined(whole)
 
 
 def groups(world):
@@ -112,14 +112,16 @@ JOBS = {
 @for_each("name", JOBS)
 def test_every_other_situation(tmp_path, name):
     paths, digests = on_hosts(tmp_path, JOBS[name])
-    whole, merged = judge_dumps(paths), judge_dumps(digests[::-1])
+    whole, merged = examine(paths).verdict, examine(digests[::-1]).verdict
     assert told(merged) == told(whole) and unexamined(merged) == unexamined(whole)
     assert (whole.primary is None) == (name == "nothing wrong")
 
 
 def test_the_situations_are_different_ones(tmp_path):
     said = {
-        name: (v.cause, v.says.split(" ")[2:8]) for name in JOBS if (v := judge_dumps(write(tmp_path / name.replace(" ", ""), JOBS[name])).primary)
+        name: (v.cause, v.says.split(" ")[2:8])
+        for name in JOBS
+        if (v := examine(write(tmp_path / name.replace(" ", ""), JOBS[name])).verdict.primary)
     }
     assert len({str(s) for s in said.values()}) == len(said)
 
@@ -129,7 +131,7 @@ def test_the_lines_on_both_sides_are_in_it(tmp_path):
         r: jobs.dump([*history(300), last(300, op="broadcast" if r == 2 else "all_reduce", line=44 if r == 2 else 30)], groups(4)) for r in range(4)
     }
     _, digests = on_hosts(tmp_path, dumps)
-    p = judge_dumps(digests).primary
+    p = examine(digests).verdict.primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "established", (2,), "/home/user/train.py:44 in step")
     assert "rank 2 issued broadcast of [4] Float at /home/user/train.py:44 in step" in p.says
     assert "ranks 0, 1 and 3 issued all_reduce of [4] Float at /home/user/train.py:30 in step" in p.says
@@ -141,7 +143,7 @@ def test_a_host_without_a_digest_is_unknown_never_absent(tmp_path):
     plan = jobs.Plan(world=8, steps=20)
     dumps = jobs.run(plan, {3: [*plan.calls(3)[:30], None]})
     _, digests = on_hosts(tmp_path, dumps, hosts=4)
-    v = judge_dumps([d for d in digests if "node3" not in d.name])
+    v = examine([d for d in digests if "node3" not in d.name]).verdict
     assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established")
     assert "of ranks 3 and 7 there is no dump" in v.primary.says and not {3, 7} & set(v.primary.ranks)
     assert any(n.what == "the flight recorder of ranks 3 and 7" for n in v.not_examined)
@@ -152,7 +154,7 @@ def test_a_damaged_one_is_said_and_the_rest_judged(tmp_path):
     dumps = jobs.run(plan, {1: [*plan.calls(1)[:30], None]})
     _, digests = on_hosts(tmp_path, dumps, hosts=3)
     digests[2].write_bytes(digests[2].read_bytes()[:40])
-    v = judge_dumps(digests)
+    v = examine(digests).verdict
     assert v.primary.ranks == (1,) and v.primary.cause == "collective-timeout"
     assert any(n.what == str(digests[2]) and "damaged" in n.why and n.unread for n in v.not_examined)
     assert any(n.what == "the flight recorder of ranks 2 and 5" for n in v.not_examined)
@@ -163,5 +165,5 @@ def test_what_was_read_is_counted_once(tmp_path):
     gloo = [jobs.entry(i, DEFAULT, i + 1, "barrier", 0, 40, "completed", t=i, backend="gloo") for i in range(5)]
     paths += write(tmp_path / "dumps" / "cpu", {r: jobs.dump(gloo) for r in range(4)})
     path = summed(paths, tmp_path / "digests").path
-    (read,) = judge_dumps([path]).inputs
+    (read,) = examine([path]).verdict.inputs
     assert (read.source, read.bytes) == (str(path), path.stat().st_size)

@@ -9,7 +9,11 @@ from tests.chinese import zh
 from tests.flight import jobs
 from tests.flight.test_outcome import ALL4, all_behind, behind_a_lost_call, gloo, history, last, message, rounds
 
-from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.recorders import examine
+
+
+def judge_dumps(paths):
+    return examine(paths).verdict
 
 
 def write(folder, dumps):
@@ -34,7 +38,7 @@ def test_of_names_that_tell_no_rank_nobody_is_more_than_possible(tmp_path):
     for n in range(2):
         here = {f"local_rank_{r}": jobs.dump([*history(3), fourth(5 if (n, r) == (1, 0) else 4)], ALL4) for r in range(2)}
         paths += write(tmp_path / "hosts" / f"node{n}", here)
-    p = judge_dumps(paths).primary
+    p = examine(paths).verdict.primary
     assert (p.standing, p.ranks) == ("possible", (2,)) and "rank 2 is node1/local_rank_0" in p.says
     v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([*history(3), fourth(5 if r == 3 else 4)], ALL4) for r in range(4)}))
     assert (v.primary.standing, v.primary.ranks) == ("established", (3,)) and "zeta" not in v.primary.says
@@ -52,19 +56,19 @@ def test_what_a_line_issued_before_is_likely_at_most(tmp_path):
 
 def test_a_dump_that_is_older_or_of_another_run_is_told(tmp_path):
     dumps = {r: jobs.dump([*history(15), last(16, "started", t=16_000)], ALL4) for r in range(3)} | {3: jobs.dump(history(10), ALL4)}
-    v = judge_dumps(write(tmp_path / "d", dumps))
+    v = examine(write(tmp_path / "d", dumps)).verdict
     assert (v.primary.cause, v.primary.ranks) == ("unknown", (0, 1, 2)) and "the dump of rank 3 is older than the others'" in v.primary.says
     assert any(n.what == "what rank 3 did after its dump was taken" for n in v.not_examined)
     for r in range(3):
         dumps[r]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + 86_400 * 10**9} for e in dumps[r]["entries"]]
-    v = judge_dumps(write(tmp_path / "e", dumps))
+    v = examine(write(tmp_path / "e", dumps)).verdict
     assert v.primary.ranks == (0, 1, 2) and "the dump of rank 3 is of another world size or time" in v.primary.says
     assert any(n.what.startswith("the dump of rank 3 (") and "another run than the dump of rank 0" in n.why for n in v.not_examined)
 
 
 def test_where_an_older_dump_waits_is_told(tmp_path):
     dumps = {r: jobs.dump(history(15), ALL4) for r in range(3)} | {3: jobs.dump([*history(9), last(10, "started", t=9000)], ALL4)}
-    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    p = examine(write(tmp_path / "d", dumps)).verdict.primary
     assert p.cause == "unknown" and p.says.endswith("premature-exit, network-blocked, network-mtu)") and "the dump of rank 3 is older" in p.says
 
 
@@ -73,7 +77,7 @@ def test_every_rank_that_holds_up_others_is_named(tmp_path):
     dumps = {r: jobs.dump(history(3), {g: v for g, v in names.items() if r in v[1]}) for r in range(6)}
     for r in range(3):
         dumps[r]["entries"].append(jobs.entry(5, (f"dp{r}", "dp"), 1, "all_reduce", 4, 30, "started", t=10_000 + r))
-    v = judge_dumps(write(tmp_path / "d", dumps))
+    v = examine(write(tmp_path / "d", dumps)).verdict
     assert (v.primary.cause, v.primary.ranks, v.contributing) == ("collective-timeout", (3, 4, 5), ())
     assert "likewise rank 4 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits" in v.primary.says
 
@@ -85,7 +89,7 @@ def test_a_reason_of_another_kind_contributes(tmp_path):
     for r in range(2):
         dumps[r]["entries"].append(jobs.entry(5, ("a", "tp"), 1, ("all_reduce", "broadcast")[r], 4, 30 + r, "started", t=10_000))
     dumps[2]["entries"].append(jobs.entry(5, ("b", "dp"), 1, "all_reduce", 4, 40, "started", t=10_000))
-    v = judge_dumps(write(tmp_path / "d", dumps))
+    v = examine(write(tmp_path / "d", dumps)).verdict
     assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (0, 1))
     assert [(f.cause, f.standing, f.ranks) for f in v.contributing] == [("collective-timeout", "not-established", (3,))]
 
@@ -94,7 +98,7 @@ def test_beside_a_mismatch_who_has_issued_nothing_since(tmp_path):
     dumps = {r: jobs.dump(history(3), ALL4) for r in range(4)}
     for r in (0, 1, 3):
         dumps[r]["entries"].append(last(4, "started", op="broadcast" if r == 3 else "all_reduce"))
-    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    p = examine(write(tmp_path / "d", dumps)).verdict.primary
     # The line of rank 3 issued something else before.
     assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "likely", (3,)) and "; rank 2 has issued nothing after #3" in p.says
     assert any(e.text.startswith("rank 2: last call #3") for e in p.evidence)
@@ -102,7 +106,7 @@ def test_beside_a_mismatch_who_has_issued_nothing_since(tmp_path):
 
 def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path):
     dumps = {r: jobs.dump([*history(3), last(4, "scheduled" if r == 1 else "started")], ALL4) for r in range(4)}
-    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    p = examine(write(tmp_path / "d", dumps)).verdict.primary
     assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
     assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says
 
@@ -112,7 +116,7 @@ def test_the_last_call_of_each_that_never_came(tmp_path):
     groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("dp", [3])}
     dumps[3] = jobs.dump([*history(3), jobs.entry(3, ("1", "dp"), 1, "broadcast", 8, 41, "completed", t=4000)], groups)
     dumps[4] = jobs.dump(history(3), {"0": ("default_pg", [0, 1, 2, 3, 4])})
-    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    p = examine(write(tmp_path / "d", dumps)).verdict.primary
     assert p.cause == "collective-timeout" and p.ranks == (3, 4)
     assert (
         "; the last call of rank 3 was broadcast #1 of group 1 at /home/user/train.py:41 in step; the last call of rank 4 was all_reduce #3" in p.says
@@ -122,30 +126,30 @@ def test_the_last_call_of_each_that_never_came(tmp_path):
 
 def test_a_dump_without_calls_beside_others_is_told(tmp_path):
     dumps = {r: gloo([1, 2, 3, 4] if r == 0 else [1, 2, 3], done=[1, 2, 3]) for r in (0, 1)} | {2: gloo([])}
-    v = judge_dumps(write(tmp_path / "d", dumps))
+    v = examine(write(tmp_path / "d", dumps)).verdict
     assert v.primary.ranks == (1,)
     assert ("the calls of rank 2", False) in [(n.what, n.unread) for n in v.not_examined]
 
 
 def test_who_came_to_two_groups_in_another_order_and_where(tmp_path):
     groups = {g: (g, [0, 1, 2]) for g in "xy"}
-    v = judge_dumps(write(tmp_path / "d", {r: rounds("xy", 5, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})).primary
+    v = examine(write(tmp_path / "d", {r: rounds("xy", 5, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})).verdict.primary
     assert (v.cause, v.standing, v.ranks, v.where) == ("collective-mismatch", "likely", (2,), "/home/user/train.py:35 in step")
     assert v.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")
     assert "rank 2 先到了组 y" in zh(v.says) and v.evidence[0].text.startswith("rank 2: #6 ")
     pair = {g: (g, [0, 1]) for g in "xy"}
-    v = judge_dumps(write(tmp_path / "e", {r: rounds("xy", 5, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    v = examine(write(tmp_path / "e", {r: rounds("xy", 5, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).verdict.primary
     assert v.ranks == (1,) and v.says.endswith("; rank 1 came to group y first, where in earlier rounds it had been group x")
-    v = judge_dumps(write(tmp_path / "f", {r: rounds("xy", 0, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    v = examine(write(tmp_path / "f", {r: rounds("xy", 0, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).verdict.primary
     assert (v.ranks, v.where) == ((0, 1), None)
 
 
 def test_of_a_dump_that_may_be_of_another_run_nobody_is_accused(tmp_path):
     dumps = {r: jobs.dump([*history(13), last(14, "started", op="broadcast" if r == 2 else "all_reduce", t=14_000)], ALL4) for r in range(4)}
-    v = judge_dumps(write(tmp_path / "d", dumps))
+    v = examine(write(tmp_path / "d", dumps)).verdict
     assert v.primary.standing == "established" and not any("another run" in n.why for n in v.not_examined)
     dumps[2]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + 22 * 10**9} for e in dumps[2]["entries"]]
-    v = judge_dumps(write(tmp_path / "e", dumps))
+    v = examine(write(tmp_path / "e", dumps)).verdict
     assert (v.primary.cause, v.primary.ranks) == ("unknown", (0, 1, 3)) and "the dump of rank 2 is of another world size or time" in v.primary.says
     (n,) = [n for n in v.not_examined if n.what.startswith("the dump of rank 2 (")]
     assert "another run than the dump of rank 0" in n.why and "unless the clock of its host is wrong" in n.why
@@ -174,7 +178,7 @@ def test_a_message_tells_whose_dump_it_is(tmp_path):
 
 
 def test_dumps_without_calls_do_not_tell_why(tmp_path):
-    v = judge_dumps(write(tmp_path / "d", {r: gloo([]) for r in range(2)}))
+    v = examine(write(tmp_path / "d", {r: gloo([]) for r in range(2)})).verdict
     (n,) = [n for n in v.not_examined if n.what == "the calls of all ranks"]
     assert v.primary is None and n.unread
     assert n.why == "the dumps hold none: none was made, or the flight recorder was off, or kept only what was pending"
@@ -182,16 +186,16 @@ def test_dumps_without_calls_do_not_tell_why(tmp_path):
 
 
 def test_what_only_counters_tell_is_said(tmp_path):
-    v = judge_dumps(write(tmp_path / "d", behind_a_lost_call()))
+    v = examine(write(tmp_path / "d", behind_a_lost_call())).verdict
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("unknown", "not-established", (3,))
     assert "#2 of group 1 (ckpt) is not over by the counters of ranks 0 to 2 (#1 is), and it has been overwritten there" in v.primary.says
     assert "rank 3 has issued nothing after #1 of it" in v.primary.says and [r.id for r in v.primary.remedies] == ["larger-ring"]
-    v = judge_dumps(write(tmp_path / "e", behind_a_lost_call(apart_ns=1000)))
+    v = examine(write(tmp_path / "e", behind_a_lost_call(apart_ns=1000))).verdict
     assert v.primary is None and any("the counters may lag" in n.why for n in v.not_examined)
 
 
 def test_what_a_ring_has_overwritten_may_hang(tmp_path):
-    p = judge_dumps(write(tmp_path / "d", all_behind(27, completed=5))).primary
+    p = examine(write(tmp_path / "d", all_behind(27, completed=5))).verdict.primary
     assert "the code agrees" not in p.says and "by the counters no more than #5 is over" in p.says
     assert (p.cause, p.ranks, [r.id for r in p.remedies]) == ("unknown", (0, 1, 2, 3), ["larger-ring"])
 
@@ -201,8 +205,8 @@ def test_of_messages_that_are_left_out_the_recorder_is_not_called_off(tmp_path):
     sent = [
         jobs.entry(0, ("0", "default_pg"), 0, what, 4, 20, "scheduled", t=0, backend="xccl") | {"is_p2p": True} for what in ("send 0->1", "recv 1<-0")
     ]
-    v = judge_dumps(write(tmp_path / "d", {r: jobs.dump([sent[r]], pair) for r in range(2)}))
+    v = examine(write(tmp_path / "d", {r: jobs.dump([sent[r]], pair) for r in range(2)})).verdict
     assert v.primary is None and [n.unread for n in v.not_examined] == [True, True]
     assert all("XCCL does not tell" in n.why for n in v.not_examined)
-    v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([], pair) for r in range(2)}))
+    v = examine(write(tmp_path / "e", {r: jobs.dump([], pair) for r in range(2)})).verdict
     assert [n.what for n in v.not_examined] == ["the calls of all ranks"]

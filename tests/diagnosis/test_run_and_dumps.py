@@ -12,7 +12,7 @@ from tests.flight import jobs
 from tests.flight.test_outcome import KINDS, injected
 from tests.tables import for_each
 
-from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.recorders import examine
 
 DEFAULT = ("0", "default_pg")
 GROUPS = {
@@ -38,7 +38,7 @@ def judged(build, lab):
             path = b.rundir.flight(1, r)
             b.rundir.write_bytes(path, pickle.dumps(raw))
             b.ranks[-1] = replace(b.ranks[-1], flight=b.rundir.relative(path))
-        return b.judge().primary, judge_dumps([b.rundir.flight(1, r) for r in dumps]).primary
+        return b.judge().primary, examine([b.rundir.flight(1, r) for r in dumps]).verdict.primary
 
     return judge
 
@@ -184,5 +184,5 @@ def test_two_of_four_are_no_majority(judged, build, lab):
         b.rundir.write_bytes(path, pickle.dumps(copy.deepcopy(raw)))
         b.ranks[-1] = replace(b.ranks[-1], flight=b.rundir.relative(path))
     b.rank(3, backend="nccl", world=4)
-    run, alone = b.judge().primary, judge_dumps([b.rundir.flight(1, r) for r in dumps]).primary
+    run, alone = b.judge().primary, examine([b.rundir.flight(1, r) for r in dumps]).verdict.primary
     assert (run.cause, run.ranks, run.standing) == (alone.cause, alone.ranks, alone.standing) == ("collective-mismatch", (0, 1, 2), "likely")

@@ -59,11 +59,12 @@ def shortened(raw):
     assert pickle.loads(data) == raw
     found = repeats(data)
     assert found is not None
-    short = pickle.loads(found.data)
+    packed, forms, found = found
+    short = pickle.loads(packed)
     assert found.expanded(short["entries"]) == raw["entries"]
     assert {k: v for k, v in short.items() if k != "entries"} == {k: v for k, v in raw.items() if k != "entries"}
-    assert len(short["entries"]) == found.forms and len(found.data) < len(data)
-    return found
+    assert len(short["entries"]) == forms and len(packed) < len(data)
+    return found, forms
 
 
 def columns_and_frames(dump):
@@ -89,24 +90,26 @@ def read(tmp_path, data):
 
 def test_numbers_of_every_width():
     numbers = [0, 1, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31, 1 << 40, -1, -(1 << 31), -(1 << 33)] * 3
-    found = shortened(dump(entry(n) for n in numbers))
+    found, _ = shortened(dump(entry(n) for n in numbers))
     assert list(found.numbers("collective_seq_id")) == numbers
     assert list(found.numbers("p2p_seq_id")) == [0] * len(numbers)
     assert list(found.numbers("no_such_field")) == [0] * len(numbers)
 
 
 def test_a_long_dump_becomes_a_short_one():
-    found = shortened(dump(entry(n, size=4 + n % 3, site=n % 12, state=("completed", True) if n < 1999 else ("started", False)) for n in range(2000)))
+    found, forms = shortened(
+        dump(entry(n, size=4 + n % 3, site=n % 12, state=("completed", True) if n < 1999 else ("started", False)) for n in range(2000))
+    )
     # Twelve lines, numbers of one and of two bytes, the first entry, and the last one.
-    assert found.forms < 12 * 3 * 2
+    assert forms < 12 * 3 * 2
     assert list(found.numbers("record_id")) == list(range(2000))
 
 
 def test_what_is_first_written_late_stands_before_what_refers_to_it():
     # The new line, name and type go into the memo behind the numbers of one byte.
     late = [entry(n, site=200, profiling_name="nccl:broadcast", input_dtypes=["Half"]) for n in range(300, 320)]
-    found = shortened(dump([*(entry(n) for n in range(300)), *late, *(entry(n) for n in range(320, 330))]))
-    assert found.forms < 10
+    _, forms = shortened(dump([*(entry(n) for n in range(300)), *late, *(entry(n) for n in range(320, 330))]))
+    assert forms < 10
 
 
 def test_keys_beyond_the_short_places_of_the_memo():
@@ -138,7 +141,8 @@ def test_nothing_is_lost(entries):
     data = pickled(raw)
     found = repeats(data)
     assert found is not None
-    assert found.expanded(pickle.loads(found.data)["entries"]) == raw["entries"]
+    packed, _, of_all = found
+    assert of_all.expanded(pickle.loads(packed)["entries"]) == raw["entries"]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -214,6 +218,7 @@ def test_damage_is_no_other_error(at, bad):
     except Exception:
         return
     if found is not None:
-        short = pickle.loads(found.data)["entries"]
+        packed, _, of_all = found
+        short = pickle.loads(packed)["entries"]
         if all(isinstance(e, dict) for e in short):
-            assert found.expanded(short) == entries
+            assert of_all.expanded(short) == entries

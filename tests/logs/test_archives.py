@@ -312,7 +312,7 @@ def test_archives_appended_to_one_another(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["gnu", "posix"])
-def test_sparse_members_keep_their_lines(tmp_path, format):
+def test_sparse_members_are_told_as_unread(tmp_path, format):
     log = tmp_path / "sparse.log"
     with log.open("wb") as f:
         for i in range(6):
@@ -320,9 +320,8 @@ def test_sparse_members_keep_their_lines(tmp_path, format):
             f.write(b"line %d\n" % i)
         f.truncate(1 << 33)
     subprocess.run(["tar", "-C", tmp_path, f"--format={format}", "-Scf", tmp_path / "it", "sparse.log"], check=True, timeout=60)
-    ((name, data),), missed = contents(tmp_path / "it")
-    assert name == "!sparse.log" and missed == {} and len(data) < 100_000
-    assert data.replace(b"\0", b"") == b"".join(b"line %d\n" % i for i in range(6))
+    got, missed = contents(tmp_path / "it")
+    assert got == [] and "sparse" in missed["!sparse.log"]
 
 
 def test_a_consumer_may_stop_reading_a_stream(tmp_path):

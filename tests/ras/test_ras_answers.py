@@ -131,7 +131,7 @@ def check(data):
     except RecordError:
         return
     for communicator in report.communicators:
-        assert all(b.launched < b.most for b in communicator.behind)
+        assert all(b.count < communicator.most(b.op).count for b in communicator.behind)
         assert all(m.rank < communicator.size for m in communicator.members)
 
 

@@ -11,11 +11,12 @@ import msgspec
 
 from unhang import logs
 from unhang.diagnosis import run_history
+from unhang.diagnosis.unknown import remedy
 from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import continued, joined, msg
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.model import Evidence, Finding, Verdict
 from unhang.records.status import fewer
 
 if TYPE_CHECKING:
@@ -25,16 +26,7 @@ if TYPE_CHECKING:
 
 # What has moved within this moves.
 _MOVED_S = 3.0
-_WAIT = Remedy(
-    id="let-it-be-found",
-    says=(
-        msg(
-            "Let unhang find it: it takes stacks and flight recorders by itself, and says whether it is a hang; --hang-after tells the seconds: "
-            "more than the longest step takes."
-        )
-    ),
-    command="unhang run --hang-after 60 -- COMMAND",
-)
+_WAIT = remedy("let-it-be-found")
 
 
 def early(picture: IncidentView) -> bool:
@@ -182,13 +174,7 @@ def ended_by_us(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) ->
                 number=number,
             ),
             evidence=(words.stated(at, msg("incident {n} was opened and judged", n=number)), *primary.evidence),
-            remedies=(
-                Remedy(
-                    id="judge-the-run",
-                    says=msg("Have the whole run directory judged: it has stacks, flight recorders and counters of that moment."),
-                    command=run_history.why(called),
-                ),
-            ),
+            remedies=(remedy("judge-the-run", path=called),),
         ),
     )
 

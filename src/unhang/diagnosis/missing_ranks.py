@@ -35,15 +35,14 @@ class MissingRanks:
     """
 
     op: Text
-    seq: int | None
-    group: str | None
+    seq: int | None = None
     timeout_ms: int
     waiting: tuple[int, ...]
-    behind: tuple[int, ...]
-    lagging: tuple[int, ...]
-    silent: tuple[int, ...]
-    unheard: tuple[int, ...]
-    everybody: bool
+    behind: tuple[int, ...] = ()
+    lagging: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    unheard: tuple[int, ...] = ()
+    everybody: bool = False
     evidence: tuple[Evidence, ...]
     named: tuple[int, ...] = ()
     by: Text = NOTHING
@@ -166,15 +165,8 @@ def _of_barrier(view: LogView) -> MissingRanks | None:
         return None
     return MissingRanks(
         op=msg("a monitored barrier") if stand is None else _at(stand),
-        seq=None,
-        group=None,
         timeout_ms=int(first.groups["timeout_ms"]),
         waiting=tuple(sorted(came)),
-        behind=(),
-        lagging=(),
-        silent=(),
-        unheard=(),
-        everybody=False,
         evidence=words.hit_evidence((first, *reached)),
         named=missing,
         by=msg("torch's own monitored barrier"),
@@ -211,13 +203,8 @@ def _of_gloo(view: LogView) -> MissingRanks | None:
     stand = next((where[r] for r in waiting if r in where), None)
     return MissingRanks(
         op=_SOME if stand is None else _at(stand),
-        seq=None,
-        group=None,
         timeout_ms=int(first.groups["timeout_ms"]),
         waiting=waiting,
-        behind=(),
-        lagging=(),
-        silent=(),
         unheard=missing if 2 * len(came - {None}) >= size else (),
         everybody=view.world_size is not None and len(came - {None}) >= view.world_size,
         evidence=words.hit_evidence([next(h for h in hits if h.rank == r) for r in waiting]),
@@ -242,7 +229,6 @@ def _made(
     return MissingRanks(
         op=same(first.op),
         seq=first.seq,
-        group=first.group,
         timeout_ms=first.timeout_ms,
         waiting=waiting,
         behind=behind,

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-import msgspec
-
-from unhang import encoding
 from unhang.diagnosis import rerun_command
 from unhang.diagnosis.proven_in_logs import first, remedy
-from unhang.diagnosis.run_history import begun_lines
+from unhang.diagnosis.run_history import events
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.i18n import NOTHING
 from unhang.knowledge.text import msg
 from unhang.model import NotExamined, Outcome, Verdict
-from unhang.records.rundir import RunDir, refuse_special
+from unhang.records.rundir import RunDir
 from unhang.settings.setting import typed
-
-
-class _Event(msgspec.Struct):
-    event: str
-    exitcode: int | None = None
 
 
 def told(found: Verdict, rundir: RunDir) -> Verdict:
@@ -63,23 +56,14 @@ def told(found: Verdict, rundir: RunDir) -> Verdict:
 
 def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
     """Whether a step was taken after the change, and whether the run then ended well."""
-    decoder = msgspec.json.Decoder(_Event)
     changed = steps = ended = False
-    try:
-        refuse_special(rundir.events)
-        with rundir.events.open("rb") as f:
-            for raw in begun_lines(f):
-                try:
-                    event = decoder.decode(raw)
-                except encoding.NOT_JSON:
-                    continue
-                if event.event == "FellBack":
-                    changed, steps, ended = True, False, False
-                elif changed and event.event == "FirstStep":
-                    steps = True
-                elif changed and event.event == "Finished":
-                    # Notes may follow.
-                    ended = event.exitcode == EXIT_OK
-    except (OSError, RunDirError):
-        pass
+    with contextlib.suppress(OSError, RunDirError):
+        for _, event in events(rundir.events):
+            if event is not None and event.event == "FellBack":
+                changed, steps, ended = True, False, False
+            elif event is not None and changed and event.event == "FirstStep":
+                steps = True
+            elif event is not None and changed and event.event == "Finished":
+                # Notes may follow.
+                ended = event.exitcode == EXIT_OK
     return steps, ended

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.remains import SUPERVISE
+from unhang.diagnosis.remains import remedy as known_remedy
 from unhang.knowledge import words
-from unhang.knowledge.commands import command
 from unhang.knowledge.text import Text, msg
 from unhang.logs import Hit
 from unhang.logs.signature import listed
@@ -56,12 +56,10 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
         says,
         evidence=(last.evidence(),),
     )
-    read = msg("Read the verdict of the run itself.")
-    look = command("unhang why {path:path}", path=last.groups["run"].strip("'"))
-    remedy = Remedy(id="read-verdict", says=read, command=look)
+    read = known_remedy("read-verdict", path=last.groups["run"].strip("'"))
     # It was run under unhang.
     others = (one for one in primary.remedies if one != SUPERVISE)
-    return replace(found, primary=replace(primary, remedies=(remedy, *others)))
+    return replace(found, primary=replace(primary, remedies=(read, *others)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from unhang.flight import Call, Flight
+from unhang.flight.entries import pending_of
 from unhang.flight.mismatch import DIFFERENT
 from unhang.flight.outcome import Counted, Outcome, Step
 from unhang.flight.read_all import flight
@@ -140,12 +141,11 @@ class Quoted:
         return None if self._outcome.number is None else self.calls(rank).get(self._outcome.number)
 
     def message(self, rank: int) -> Call | None:
-        found = self.flight(rank)
-        calls = found.calls.get(self._outcome.group_name, ()) if found is not None else ()
-        side = next((s for s in self._outcome.sides if s.ranks == (rank,)), None)
-        number, kind = (self._outcome.number, "") if side is None or side.number is None else (side.number, side.call.split(" ")[0])
-        there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != "coalesced"]
-        return next((c for c in there if not c.done), there[0] if side is not None and there else None)
+        o = self._outcome
+        side = next((s for s in o.sides if s.ranks == (rank,)), None)
+        number, kind = (o.number, "") if side is None or side.number is None else (side.number, side.call.split(" ")[0])
+        found = pending_of(self.flight(rank), o.group_name, number, is_p2p=True, kind=kind)
+        return found if side is not None or (found is not None and not found.done) else None
 
     def waited(self, rank: int) -> Call | None:
         """The call that the outcome is about, as this rank issued it."""

@@ -13,28 +13,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.remains import LOST, SUPERVISE, TRANSPORT, WAITING
+from unhang.diagnosis.remains import LOST, SUPERVISE, TRANSPORT, WAITING, remedy
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
+from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Ranks, Report, compare
 
 # So many communicators, processes and ranks are named one by one.
 _NAMED = 4
 
-STACKS = Remedy(
-    id="stacks",
-    says=msg("Look where such a process stands, on its host."),
-    command="py-spy dump --pid PID",
-)
-ASK_TWICE = Remedy(
-    id="ask-twice",
-    says=msg("Ask again: counts that differ and do not move are a hang; in a healthy job they differ for a moment only."),
-    command="unhang why --ras HOST:PORT",
-)
-
-
+STACKS, ASK_TWICE = remedy("stacks"), remedy("ask-twice")
 _LAUNCHES = msg("whether launches go on")
 _SOME_GO_ON = msg("some of its ranks go on")
 
@@ -106,7 +95,7 @@ class _Scene:
         says = msg(
             "NCCL reports {error} on {who} of {communicator} {during}; what led to it is in their logs",
             error=repr(failure.says),
-            who=_who(failure.ranks, failure.ranks_count),
+            who=_who(failure),
             communicator=_named(c),
             during=during,
         )
@@ -119,7 +108,7 @@ class _Scene:
                     "{communicator}: {error} on {who} ({phase})",
                     communicator=_named(c),
                     error=f.says,
-                    who=_who(f.ranks, f.ranks_count),
+                    who=_who(f),
                     phase=f.phase,
                 )
                 for c, f in found
@@ -205,7 +194,7 @@ class _Scene:
             c,
             tuple(r for s in odd for r in s.ranks) if lasts and not tied else (),
             (
-                msg("{communicator}: {state}: {who}", communicator=_named(c), state=s.state, who=_who(s.ranks, s.ranks_count) + _at(c, s.ranks))
+                msg("{communicator}: {state}: {who}", communicator=_named(c), state=s.state, who=_who(s) + _at(c, s.ranks))
                 for f in found
                 for c in (f[0].communicator,)
                 for s in c.states
@@ -287,7 +276,7 @@ class _Scene:
     def behind(self) -> Finding | None:
         """Ranks that have launched fewer operations than others."""
         found = [
-            ((b.op, b.launched) in lasting, change, b)
+            ((b.op, b.count) in lasting, change, b)
             for change in self.changes
             if change.pace != "moves"
             for lasting in (_lasting(change),)
@@ -298,14 +287,14 @@ class _Scene:
         # Ranks that wait in one communicator are behind in the others: the one with most ranks ahead tells of those who are waited for.
         sure, change, b = min(found, key=lambda f: (not f[0], f[2].ranks_count / f[1].communicator.size, f[2].ranks_count))
         c = change.communicator
-        ahead = next(g for g in c.launched if g.op == b.op and g.count == b.most)
+        ahead = c.most(b.op)
         op = msg("operations") if b.op == "collective" else same(b.op)
         more = b.ranks_count > ahead.ranks_count
         few, many = (ahead, b) if more else (b, ahead)
-        count, of_others = (b.most, b.launched) if more else (b.launched, b.most)
+        count, of_others = (ahead.count, b.count) if more else (b.count, ahead.count)
         says = msg(
             "{who} of {communicator} {have} launched {n} {op}, {of_others} by {others} others",
-            who=_who(few.ranks, few.ranks_count),
+            who=_who(few),
             communicator=_named(c),
             have="has" if few.ranks_count == 1 else "have",
             n=count,
@@ -322,9 +311,9 @@ class _Scene:
             rest, goes_on = (b, ahead) if change.still.issuperset(b.ranks) else (ahead, b)
             says += msg(
                 "; {rest} launched nothing{apart}, while {others} went on",
-                rest=_who(rest.ranks, rest.ranks_count),
+                rest=_who(rest),
                 apart=self._apart or msg(" since the answer before"),
-                others=_who(goes_on.ranks, goes_on.ranks_count),
+                others=_who(goes_on),
             )
         return self._finding(
             says + possible(WAITING),
@@ -336,7 +325,7 @@ class _Scene:
                     communicator=_named(c),
                     n=g.count,
                     op=g.op,
-                    who=_who(g.ranks, g.ranks_count) + _at(c, g.ranks),
+                    who=_who(g) + _at(c, g.ranks),
                 )
                 for g in c.launched
                 if g.op == b.op
@@ -486,8 +475,8 @@ def _named(c: Communicator) -> Text:
     return msg("the communicator of {size} ranks", size=c.size)
 
 
-def _who(numbers: Sequence[int], count: int) -> Text:
-    return ranks(numbers) if len(numbers) == count else _many(count)
+def _who(found: Ranks) -> Text:
+    return ranks(found.ranks) if len(found.ranks) == found.ranks_count else _many(found.ranks_count)
 
 
 def _many(count: int) -> Text:
@@ -539,7 +528,7 @@ def _lasting(change: Change) -> set[tuple[str, int]]:
     """
     behind = change.communicator.behind
     if change.pace == "still":
-        return {(b.op, b.launched) for b in behind}
+        return {(b.op, b.count) for b in behind}
     if change.before is None or change.pace != "mixed":
         return set()
     ahead: dict[str, frozenset[int]] = {}
@@ -555,16 +544,14 @@ def _lasting(change: Change) -> set[tuple[str, int]]:
             waits = change.still.issuperset(b.ranks) and change.moved >= first
             waited_for = change.moved.issuperset(b.ranks) and change.still >= first
             if waits or waited_for:
-                found.add((b.op, b.launched))
+                found.add((b.op, b.count))
     return found
 
 
 def _stated(states: Iterable[InState]) -> Text:
     """ "rank 2 has status ABORT, 3 ranks have status RUNNING"."""
     each = msg("{who} {have} status {state}")
-    return joined(
-        (each.fill(who=_who(s.ranks, s.ranks_count), have="has" if s.ranks_count == 1 else "have", state=s.state) for s in states), msg(", ", "ras")
-    )
+    return joined((each.fill(who=_who(s), have="has" if s.ranks_count == 1 else "have", state=s.state) for s in states), msg(", ", "ras"))
 
 
 def _used(c: Communicator) -> bool:

@@ -51,11 +51,6 @@ class Examined:
     odd: tuple[int, ...] = ()
 
 
-def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
-    """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read."""
-    return examine(paths, progress=progress).verdict
-
-
 def examine(
     paths: Sequence[Path],
     *,
@@ -64,8 +59,8 @@ def examine(
     blank: Sequence[Path] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Examined:
-    """The same with what it was drawn from, and, `drawn`, what a timeline draws. Beside them lie files that may not be read (`closed`), or in which
-    no dump is (`blank`).
+    """The verdict on dumps, one file for each rank or host, with what it was drawn from, and, `drawn`, what a timeline draws. Beside them lie files
+    that may not be read (`closed`), or in which no dump is (`blank`).
 
     Raises UnhangError where none of the dumps can be read.
     """

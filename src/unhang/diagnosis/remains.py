@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unhang import data
 from unhang.i18n import msg
+from unhang.knowledge.commands import command
 from unhang.model import Remedy
 
 # Every rank came, and the data did not: the fault lies below the code.
@@ -27,23 +28,26 @@ LOST = ("host-oom-or-killed", "rank-exception", "premature-exit", "gpu-hardware"
 CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
 
 
-def _remedy(key: str, id: str = "") -> Remedy:
-    known = data.table("diagnosis/remedies")[key]
-    return Remedy(id=id or key, **dict(known, says=msg(known["says"])))
+def remedy(key: str, id: str = "", **values: object) -> Remedy:
+    """One of `remedies.toml`, with these values in its sentence and its command."""
+    known = dict(data.table("diagnosis/remedies")[key])
+    if values:
+        known["command"] = command(known["command"], **values)
+    return Remedy(id=id or key, **dict(known, says=msg(known["says"], **values)))
 
 
-NCCL_DEBUG = _remedy("say-more")
-TORCH_DEBUG = _remedy("say-more-of-torch", id="say-more")
-READ_DUMPS = _remedy("read-the-dumps")
-OTHER_RANKS = _remedy("other-ranks")
-LOOK_UP = _remedy("look-up-the-words")
-SUPERVISE = _remedy("supervise")
-TRACE = _remedy("flight-recorder")
-ZERO_BUCKETS = _remedy("zero-buckets")
-TRY_THE_MACHINE = _remedy("try-the-machine")
-NATIVE_STACK = _remedy("native-stack")
-READ_LOG = _remedy("read-log")
-KERNEL_LOG = _remedy("kernel-log")
-WHOLE_LOG = _remedy("whole-log")
+NCCL_DEBUG = remedy("say-more")
+TORCH_DEBUG = remedy("say-more-of-torch", id="say-more")
+READ_DUMPS = remedy("read-the-dumps")
+OTHER_RANKS = remedy("other-ranks")
+LOOK_UP = remedy("look-up-the-words")
+SUPERVISE = remedy("supervise")
+TRACE = remedy("flight-recorder")
+ZERO_BUCKETS = remedy("zero-buckets")
+TRY_THE_MACHINE = remedy("try-the-machine")
+NATIVE_STACK = remedy("native-stack")
+READ_LOG = remedy("read-log")
+KERNEL_LOG = remedy("kernel-log")
+WHOLE_LOG = remedy("whole-log")
 # Of a process that said nothing.
-FIND_EXIT = _remedy("find-the-exit")
+FIND_EXIT = remedy("find-the-exit")

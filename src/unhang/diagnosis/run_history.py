@@ -6,16 +6,16 @@ A run directory without incidents is no proof of health: unhang itself may have 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from unhang import encoding
+from unhang.diagnosis.unknown import remedy
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
-from unhang.knowledge.commands import Command, command
 from unhang.knowledge.text import Text, joined, msg
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
@@ -25,16 +25,7 @@ MAX_LINE_BYTES = 1024 * 1024
 
 
 def read_logs(folder: str) -> Remedy:
-    return Remedy(
-        id="read-log",
-        says=msg("Have the logs of the last attempt read."),
-        command=why(folder),
-    )
-
-
-def why(path: str) -> Command | None:
-    """The command that judges something."""
-    return command("unhang why {path:path}", path=path)
+    return remedy("read-logs", id="read-log", path=folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +105,7 @@ class Unfinished:
         )
 
 
-class _Event(msgspec.Struct):
+class Event(msgspec.Struct):
     event: str
     s: float = 0.0
     exitcode: int | None = None
@@ -133,28 +124,36 @@ class _Event(msgspec.Struct):
 
 def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
     """The incidents of these kinds in an attempt on which a verdict was drawn, in order. Raises OSError."""
-    refuse_special(path)
-    decoder = msgspec.json.Decoder(_Event)
     current: int | None = None
     opened: set[int] = set()
     found: list[int] = []
-    with path.open("rb") as f:
-        for raw in begun_lines(f):
-            try:
-                event = decoder.decode(raw)
-            except encoding.NOT_JSON:
-                continue
-            if event.event == "Started":
-                current = event.attempt
-            if current != attempt or event.incident is None:
-                continue
-            if event.event == "Opened" and event.kind in kinds:
-                opened.add(event.incident)
-            elif event.event == "Abandoned":
-                opened.discard(event.incident)
-            elif event.event == "Drawn" and event.incident in opened:
-                found.append(event.incident)
+    for _, event in events(path):
+        if event is None:
+            continue
+        if event.event == "Started":
+            current = event.attempt
+        if current != attempt or event.incident is None:
+            continue
+        if event.event == "Opened" and event.kind in kinds:
+            opened.add(event.incident)
+        elif event.event == "Abandoned":
+            opened.discard(event.incident)
+        elif event.event == "Drawn" and event.incident in opened:
+            found.append(event.incident)
     return found
+
+
+def events(path: Path) -> Iterator[tuple[int, Event | None]]:
+    """What events.jsonl tells, with the numbers of its lines; None for a line that is damaged. Raises OSError."""
+    decoder = msgspec.json.Decoder(Event)
+    refuse_special(path)
+    with path.open("rb") as f:
+        for number, raw in enumerate(begun_lines(f), 1):
+            try:
+                yield number, decoder.decode(raw)
+            except encoding.NOT_JSON:
+                if raw.strip():
+                    yield number, None
 
 
 def begun_lines(file: IO[bytes]) -> Iterator[bytes]:
@@ -168,61 +167,52 @@ def begun_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def read(path: Path, *, source: str) -> RunHistory:
     """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
-    finished: tuple[int, _Event] | None = None
+    finished: tuple[int, Event] | None = None
     opened: list[int] = []
     damaged, restarted, resumed, another = 0, False, False, False
     cut, last_s = False, 0.0
     last_seen: LastSeen | None = None
     forced: list[Forced] = []
-    decoder = msgspec.json.Decoder(_Event)
-    refuse_special(path)
     try:
-        with path.open("rb") as f:
-            for number, raw in enumerate(begun_lines(f), 1):
-                try:
-                    event = decoder.decode(raw)
-                except encoding.NOT_JSON:
-                    damaged += bool(raw.strip())
-                    cut = cut or bool(raw.strip())
-                    continue
-                cut, last_s = False, event.s
-                if event.event == "Finished" and event.exitcode is not None:
-                    finished = (number, event)
-                elif event.event == "Opened" and event.incident is not None:
-                    opened.append(event.incident)
-                    restarted = resumed = False
-                elif event.event == "Started":
-                    restarted, another = bool(opened), False
-                elif event.event == "Attached" and opened:
-                    # torchrun starts its ranks again and tells nobody. What the command starts next tells nothing of the program that failed.
-                    another = another or not event.restarts
-                    restarted = restarted or not another
-                elif event.event == "CaughtUp":
-                    resumed = True
-                elif event.event == "Abandoned" and event.incident in opened:
-                    opened.remove(event.incident)
-                elif event.event == "LastSeen":
-                    last_seen = LastSeen(signal=event.signal, seen=event.seen, still_s=event.still_s)
-                elif event.event == "Forced":
-                    forced.append(Forced(seen=event.seen, after_s=event.after_s, by_us=event.by_us))
+        for number, event in events(path):
+            if event is None:
+                damaged += 1
+                cut = True
+                continue
+            cut, last_s = False, event.s
+            if event.event == "Finished" and event.exitcode is not None:
+                finished = (number, event)
+            elif event.event == "Opened" and event.incident is not None:
+                opened.append(event.incident)
+                restarted = resumed = False
+            elif event.event == "Started":
+                restarted, another = bool(opened), False
+            elif event.event == "Attached" and opened:
+                # torchrun starts its ranks again and tells nobody. What the command starts next tells nothing of the program that failed.
+                another = another or not event.restarts
+                restarted = restarted or not another
+            elif event.event == "CaughtUp":
+                resumed = True
+            elif event.event == "Abandoned" and event.incident in opened:
+                opened.remove(event.incident)
+            elif event.event == "LastSeen":
+                last_seen = LastSeen(signal=event.signal, seen=event.seen, still_s=event.still_s)
+            elif event.event == "Forced":
+                forced.append(Forced(seen=event.seen, after_s=event.after_s, by_us=event.by_us))
     except FileNotFoundError:
         return RunHistory(source=source, exists=False)
+    course = RunHistory(source=source, opened=tuple(opened), damaged=damaged, cut=cut, last_s=last_s, last_seen=last_seen, forced=tuple(forced))
     if finished is None:
-        return RunHistory(source=source, opened=tuple(opened), damaged=damaged, cut=cut, last_s=last_s, last_seen=last_seen, forced=tuple(forced))
+        return course
     line, end = finished
-    elapsed = end.s if end.elapsed_s is None else end.elapsed_s
-    return RunHistory(
-        source=source,
+    return replace(
+        course,
         exitcode=end.exitcode,
-        elapsed_s=elapsed,
+        elapsed_s=end.s if end.elapsed_s is None else end.elapsed_s,
         line=line,
-        opened=tuple(opened),
-        damaged=damaged,
         was_interrupted=end.interrupted,
         restarted=restarted,
         resumed=resumed,
-        last_seen=last_seen,
-        forced=tuple(forced),
     )
 
 

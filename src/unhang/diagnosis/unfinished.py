@@ -6,15 +6,15 @@ Whether it lives is told as `unhang top` tells it (`records.run_snapshot`). A ru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.diagnosis import run_history
 from unhang.diagnosis.run_history import RunHistory, Unfinished
+from unhang.diagnosis.unknown import remedy
 from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
-from unhang.knowledge.commands import command
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.run_follower import Looker
@@ -220,58 +220,28 @@ def _remedies(picture: RunSnapshot, now: Now | None, *, called: str, logs: str |
     supervisor, read = picture.job.supervisor, () if logs is None else (run_history.read_logs(logs),)
     if supervisor.pid is None:
         return read
-    watch = Remedy(
-        id="watch-it",
-        says=msg("Watch it: where each rank is, and who is waited for. unhang judges it by itself once it hangs or fails."),
-        command=command("unhang top {path:path}", path=called),
-    )
     if supervisor.alive:
-        return (watch, _interrupt(supervisor.pid)) if picture.job.phase == "standing" else (watch,)
+        watch = remedy("watch-it", path=called)
+        return (watch, remedy("interrupt-it", pid=supervisor.pid)) if picture.job.phase == "standing" else (watch,)
     if supervisor.alive is None:
-        there = Remedy(
-            id="look-there",
-            says=msg("Ask {host} whether it lives.", host=supervisor.host),
-            command=command("ssh -- {host:host} ps -o pid,stat,etime,args -p {pid:pid}", host=supervisor.host, pid=supervisor.pid),
-        )
-        return there, *read
+        return remedy("look-there", host=supervisor.host, pid=supervisor.pid), *read
     # Whether these still run is said above, of the others it is not known.
     seen_from_here = {r.rank for r in picture.ranks if r.alive is not None}
     pids = [r.pid for r in now.ranks if r.ended_s is None and r.rank not in seen_from_here] if now is not None else []
     running = [r.pid for r in picture.ranks if r.alive]
-    end_left = Remedy(
-        id="end-what-is-left",
-        says=msg("Its ranks go on unwatched, and hold GPUs and ports: let them finish, or end them."),
-        command=command("kill {pids:pid*}", pids=running),
+    left = (
+        *((remedy("end-what-is-left", pids=running),) if running else ()),
+        *((remedy("look-for-what-is-left", pids=pids),) if pids else ()),
     )
-    look_left = Remedy(
-        id="look-for-what-is-left",
-        says=msg("See whether its ranks still live: they would go on holding GPUs and ports. Others may have got these pids since."),
-        command=command("ps -o pid,stat,etime,args -p {pids:pid,}", pids=pids),
-    )
-    left = (*((end_left,) if running else ()), *((look_left,) if pids else ()))
-    counted = msg(
-        " Its log has the machine's pids, and a container its own pids: pid {pid} may be another one there. Go by the name and the time.",
-        pid=supervisor.pid,
-    )
-    says = msg("Ask the kernel whether it killed unhang run for memory; a kill -9 by anybody else leaves no trace.") + (
-        NOTHING if kernels_pids else counted
-    )
-    killed = Remedy(
-        id="who-killed-it",
-        says=says,
-        command=command("dmesg -T | grep -i 'killed process {pid:pid} '", pid=supervisor.pid)
-        if kernels_pids
-        else command("dmesg -T | grep -i 'killed process'"),
-    )
+    killed = remedy("who-killed-it", pid=supervisor.pid)
+    if not kernels_pids:
+        counted = msg(
+            " Its log has the machine's pids, and a container its own pids: pid {pid} may be another one there. Go by the name and the time.",
+            pid=supervisor.pid,
+        )
+        anything = remedy("who-killed-anything", id="who-killed-it")
+        killed = replace(anything, says=anything.says + counted)
     if lost:
         # Perhaps nobody did.
         return *left, *read, *((killed,) if left or read else ())
     return *left, killed, *read
-
-
-def _interrupt(pid: int) -> Remedy:
-    return Remedy(
-        id="interrupt-it",
-        says=msg("Or end it now, as Ctrl-C in its terminal would: stacks of all ranks are taken first."),
-        command=command("kill -INT {pid:pid}", pid=pid),
-    )

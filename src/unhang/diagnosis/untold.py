@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from unhang.diagnosis import quoted
 from unhang.diagnosis.quoted import Quoted
-from unhang.diagnosis.remains import SUPERVISE, TRACE, WAITING
+from unhang.diagnosis.remains import SUPERVISE, TRACE, WAITING, remedy
 from unhang.flight.outcome import Outcome, Step
 from unhang.flight.read_all import JobRecordings
 from unhang.flight.recording import Recording
 from unhang.frames import place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.commands import command
 from unhang.knowledge.text import NOTHING, Text, joined, msg, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
 
 STACKS = msg("stacks, process states")
 _NO_MESSAGES = NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")
 ONE_LOOK = msg("a dump is one look at a rank; dumps of two moments tell who moves")
-_LARGER_RING = replace(
-    TRACE,
-    id="larger-ring",
-    says=msg("Let the recorder keep more: its ring has overwritten what would have to be compared."),
-)
-_ALL_DUMPS = Remedy(
-    id="all-dumps",
-    says=msg("Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host."),
-    env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
-)
-_READABLE = Remedy(
-    id="readable-dumps",
-    says=msg("Let the dumps that could not be read be read, or ask again as the user who owns them."),
-)
+_LARGER_RING, _ALL_DUMPS = remedy("larger-ring"), remedy("all-dumps")
 
 
 def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
@@ -48,8 +33,7 @@ class Untold:
         """`recordings` are those of `recorded` that are of this run."""
         self._recordings, self._outcome = recordings, outcome
         self._quoted = found
-        self._unnumbered, self._without, self._all_copies = recorded.unnumbered, recorded.without, recorded.all_copies
-        self._closed, self._blank, self._copied = recorded.closed, recorded.blank, recorded.copied
+        self._recorded = recorded
 
     def finding(self) -> Finding | None:
         """Of ranks that wait where nobody can be named; None where nothing was recorded at all."""
@@ -135,9 +119,9 @@ class Untold:
     def _remedy(self) -> Remedy:
         """How more would be told."""
         o = self._outcome
-        if self._closed:
-            files = [file for _, file in sorted(self._closed.items())[: quoted.QUOTED]]
-            return replace(_READABLE, command=command("sudo chmod a+r {files:path*}", files=files))
+        if self._recorded.closed:
+            files = [file for _, file in sorted(self._recorded.closed.items())[: quoted.QUOTED]]
+            return remedy("readable-dumps", files=files)
         given = [self._recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
             return _ALL_DUMPS
@@ -242,15 +226,15 @@ class Untold:
             r = self._recordings.get(rank)
             if r is None and rank in dict(self._outcome.left_out):
                 reason = msg("the dump of {who} is of another world size or time")
-            elif r is None and rank in self._closed:
+            elif r is None and rank in self._recorded.closed:
                 reason = msg("the dump of {who} could not be read: permission denied")
-            elif r is None and rank in self._blank:
+            elif r is None and rank in self._recorded.blank:
                 reason = msg("nothing is left in the dump of {who}")
-            elif r is None and rank in self._copied:
+            elif r is None and rank in self._recorded.copied:
                 reason = msg("the files of {who} hold copies of one dump, equal to the nanosecond")
-            elif r is None and self._all_copies:
+            elif r is None and self._recorded.all_copies:
                 reason = quoted.ALL_COPIES
-            elif r is None and self._unnumbered:
+            elif r is None and self._recorded.unnumbered:
                 reason = msg("of the other ranks there is no dump")
             elif r is None:
                 reason = msg("of {who} there is no dump")
@@ -273,5 +257,5 @@ class Untold:
 
     def _of_no_use(self) -> list[Text]:
         """Of ranks whose dump was given and is no use, beside those that are known to belong to the group."""
-        more = sorted(self._without.difference(self._outcome.unseen))
+        more = sorted(self._recorded.without.difference(self._outcome.unseen))
         return [self._blind(more)] if more else []

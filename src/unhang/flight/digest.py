@@ -27,6 +27,7 @@ from unhang import fsio
 from unhang.errors import RecordError
 from unhang.flight.dump_file import MAX_BYTES, DumpFile, bytes_of, head_of, is_dump
 from unhang.flight.entries import not_understood, sites_of
+from unhang.flight.pickle_columns import Repeats
 from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget
 from unhang.flight.recording import FIELDS, recording_of
@@ -103,27 +104,6 @@ class Summed:
     rank: int
     block: bytes
     left: tuple[str, ...]
-
-
-class Forms:
-    """Entries like `form_of`, with the numbers of each field as differences. Raises ValueError if they do not fit each other."""
-
-    def __init__(self, form_of: Sequence[int], steps: Mapping[str, Sequence[int]]) -> None:
-        self.form_of = array("I", form_of)
-        self._columns = {name: array("q", accumulate(of)) for name, of in steps.items()}
-        if any(len(column) != len(form_of) for column in self._columns.values()):
-            raise ValueError("its columns do not fit each other")
-
-    def numbers(self, field: str) -> array[int]:
-        return self._columns.get(field) or array("q", bytes(8 * len(self.form_of)))
-
-    def expanded(self, forms: Sequence[Any]) -> list[Any]:
-        return [self._entry(forms[form], place) for place, form in enumerate(self.form_of)]
-
-    def _entry(self, form: Any, place: int) -> Any:
-        if not isinstance(form, Mapping):
-            return form
-        return {**form, **{name: column[place] for name, column in self._columns.items() if type(form.get(name)) is int}}
 
 
 def summed(dump: DumpFile, *, where: Name, clean: Clean) -> Summed:
@@ -260,4 +240,5 @@ def _damage(path: Path) -> Iterator[None]:
 def _opened(dump: _Dump) -> DumpFile:
     if not (is_rank(dump.where.rank) and is_rank(dump.where.nth)):
         raise ValueError("a rank that no job has")
-    return DumpFile(raw={**dump.raw, "entries": dump.forms}, cut=dump.cut, repeats=Forms(dump.form_of, dump.numbers))
+    columns = {name: array("q", accumulate(of)) for name, of in dump.numbers.items()}
+    return DumpFile(raw={**dump.raw, "entries": dump.forms}, cut=dump.cut, repeats=Repeats(dump.form_of, columns))

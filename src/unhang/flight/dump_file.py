@@ -16,7 +16,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.flight import safe_unpickle
-from unhang.flight.pickle_columns import Repeating, repeats
+from unhang.flight.pickle_columns import Repeats, repeats
 from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget, is_bounded
 from unhang.logs import decompress
@@ -48,7 +48,7 @@ class DumpFile:
     raw: Mapping[str, Any]
     rank: int | None = None
     cut: str | None = None
-    repeats: Repeating | None = None
+    repeats: Repeats | None = None
 
     def whole(self) -> DumpFile:
         """The same with all entries in `raw`."""
@@ -98,14 +98,15 @@ def _of_forms(data: bytes, source: str) -> tuple[DumpFile, ...]:
     found = repeats(data)
     if found is None:
         return ()
+    short, forms, of_all = found
     try:
-        (dump,) = decoded(found.data, source)
+        (dump,) = decoded(short, source)
     except (RecordError, ValueError):
         return ()
     entries = dump.raw.get("entries")
-    if dump.cut or not isinstance(entries, list) or len(entries) != found.forms or not all(isinstance(e, dict) for e in entries):
+    if dump.cut or not isinstance(entries, list) or len(entries) != forms or not all(isinstance(e, dict) for e in entries):
         return ()
-    return (replace(dump, repeats=found),)
+    return (replace(dump, repeats=of_all),)
 
 
 def decoded(data: bytes, source: str) -> tuple[DumpFile, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from unhang.flight.recording import Recording
+from unhang.flight.recording import Recording, world_of
 from unhang.model import NotExamined
 
 # A recording, whether its file itself tells the rank, and where it lies: the file, and which one in it.
@@ -51,7 +51,7 @@ def of_the_job(found: Sequence[Placed], guessed: Collection[str]) -> tuple[list[
         return list(found), []
     world = _world_of_all(others)
     free = set(world or ()) - {r.rank for r in others}
-    fit = all(_world(r) in ((), world) for r, _, _ in strangers)
+    fit = all(world_of(r) in ((), world) for r, _, _ in strangers)
     if world is not None and fit and len({r.rank for r, _, _ in strangers}) <= len(free):
         return list(found), []
     why = "nothing tells whether it is of this job" if world is None else "every rank has a dump" if fit else "its own configuration has other ranks"
@@ -143,7 +143,7 @@ def at_home(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, li
 def _inside(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, list[NotExamined]]:
     """Without those that tell no world themselves and are in none that most others tell."""
     world = _world_of_all(list(found.values()))
-    outside = {rank: r for rank, r in found.items() if world is not None and rank not in world and not _world(r)}
+    outside = {rank: r for rank, r in found.items() if world is not None and rank not in world and not world_of(r)}
     if world is None or not outside or 2 * len(outside) >= len(found):
         return found, False, []
     why = "its name says rank {rank}, and the configuration of the others has ranks {world}: it was left out"
@@ -171,15 +171,8 @@ def _strange(found: Mapping[int, Recording]) -> dict[int, tuple[int, ...]]:
     return strange
 
 
-def _world(recording: Recording) -> tuple[int, ...]:
-    """The members of its default group; () where it tells none, or several."""
-    groups = (*(t.group for t in recording.tracks), *recording.groups)
-    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
-    return next(iter(found.values())) if len(set(found.values())) == 1 else ()
-
-
 def _world_of_all(found: Sequence[Recording]) -> tuple[int, ...] | None:
     """The one that all tell who tell any."""
-    worlds = {id(world): world for r in found if (world := _world(r))}
+    worlds = {id(world): world for r in found if (world := world_of(r))}
     told = set(worlds.values())
     return tuple(sorted(told.pop())) if len(told) == 1 else None

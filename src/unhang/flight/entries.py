@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 from unhang.errors import RecordError
+from unhang.flight.coalesced import COALESCED
 from unhang.flight.dump_file import DumpFile
 from unhang.flight.rank_from_name import is_rank
 from unhang.frames import Frame, user_frame
@@ -140,6 +141,13 @@ def _behind_each_other(span: Mapping[int, tuple[int, int]]) -> bool:
     """Whether the entries of each generation begin behind the end of those of the one before; False for one alone."""
     in_turn = [span[pg] for pg in sorted(span)]
     return len(in_turn) > 1 and all(one[1] < other[0] for one, other in itertools.pairwise(in_turn))
+
+
+def pending_of(flight: Flight | None, group: str, number: int | None, *, is_p2p: bool, kind: str = "") -> Call | None:
+    """A rank's call with this number whose operation begins with `kind`, of several launched together one that is not over, if any is."""
+    calls = flight.calls.get(group, ()) if flight is not None else ()
+    there = [c for c in calls if c.is_p2p == is_p2p and c.seq == number and c.op.startswith(kind) and c.op != COALESCED]
+    return next((c for c in there if not c.done), there[0] if there else None)
 
 
 def not_understood(entries: int) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from unhang.flight import operations
-from unhang.flight.coalesced import COALESCED
+from unhang.flight.entries import pending_of
 from unhang.flight.outcome import Kind, Outcome
 from unhang.flight.voting import Edit
 from unhang.frames import Frame, other_line, user_frame
@@ -82,7 +82,10 @@ def parting_of(outcome: Outcome, dumps: Mapping[int, Flight]) -> Mismatch | None
     sides = []
     for s in o.sides:
         for rank in s.ranks:
-            found = _message(o, s.number, s.call, dumps.get(rank)) if o.kind == "p2p-size" else call_at(dumps.get(rank), o.group_name, o.number)
+            if o.kind == "p2p-size":
+                found = pending_of(dumps.get(rank), o.group_name, s.number, is_p2p=True, kind=s.call.split(" ")[0])
+            else:
+                found = call_at(dumps.get(rank), o.group_name, o.number)
             if found is None:
                 return None
             sides.append(MismatchSide(rank=rank, op=found.op, says=s.call, call=found, frames=found.frames, waiting=not found.done))
@@ -147,13 +150,6 @@ def _place(frame: Frame | None) -> Place | None:
 def call_at(flight: Flight | None, group: str, number: int) -> Call | None:
     """A rank's call with this number; those that were launched together are one, named by all of them."""
     return _by_number(group, flight, only=number).get(number) if flight is not None else None
-
-
-def _message(outcome: Outcome, number: int | None, says: str, flight: Flight | None) -> Call | None:
-    calls = flight.calls.get(outcome.group_name, ()) if flight is not None else ()
-    kind = says.split(" ")[0]
-    there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != COALESCED]
-    return next((c for c in there if not c.done), there[0] if there else None)
 
 
 def _by_number(group: str, flight: Flight, *, only: int | None = None) -> dict[int, Call]:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 # Whole numbers that differ between calls that are otherwise the same.
 _NUMBERS = frozenset(
@@ -87,46 +87,35 @@ class _Alike:
         return found if number.code == "q" else array("q", found)
 
 
-class Repeating(Protocol):
-    """The entries of a dump of which one of each form is in hand: entry i is like `form_of[i]` of these, with numbers of its own."""
-
-    @property
-    def form_of(self) -> array[int]: ...
-    def numbers(self, field: str) -> array[int]: ...
-    def expanded(self, forms: Sequence[Any]) -> list[Any]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """`data` is the pickle with one entry of each of so many `forms`. Entry i of the whole dump is entry `form_of[i]` of it, with numbers of its
-    own."""
+    """The entries of a dump of which one of each form is in hand: entry i is like form `form_of[i]`, with numbers of its own in `columns`."""
 
-    data: bytes
-    forms: int
-    form_of: array[int]
-    _alike: Sequence[_Alike]
-    # Where in the columns of `_alike`, one behind the other, each entry is.
-    _order: array[int]
+    def __init__(self, form_of: Sequence[int], columns: Mapping[str, array[int]]) -> None:
+        """Raises ValueError if they do not fit each other."""
+        self.form_of = array("I", form_of)
+        self._columns = columns
+        if any(len(column) != len(form_of) for column in columns.values()):
+            raise ValueError("its columns do not fit each other")
 
     def numbers(self, field: str) -> array[int]:
-        """One field of all entries, zero where an entry has no number there."""
-        together = array("q")
-        for alike in self._alike:
-            together += alike.column(field)
-        return array("q", map(together.__getitem__, self._order))
+        """One field of all entries, zeros where no entry has a number there."""
+        return self._columns.get(field) or array("q", bytes(8 * len(self.form_of)))
 
-    def expanded(self, forms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """All entries, out of those of `data`."""
-        found = [dict(forms[form]) for form in self.form_of]
-        for alike in self._alike:
-            for number in alike.numbers:
-                for place, n in zip(alike.places, alike.column(number.field), strict=True):
-                    found[place][number.field] = n
-        return found
+    def expanded(self, forms: Sequence[Any]) -> list[Any]:
+        """All entries, out of one of each form."""
+        return [self._entry(forms[form], place) for place, form in enumerate(self.form_of)]
+
+    def _entry(self, form: Any, place: int) -> Any:
+        if not isinstance(form, Mapping):
+            return form
+        return {**form, **{name: column[place] for name, column in self._columns.items() if type(form.get(name)) is int}}
 
 
-def repeats(data: bytes) -> Repeats | None:
-    """None where entries do not repeat each other, or this is not a dump as torch writes it."""
+def repeats(data: bytes) -> tuple[bytes, int, Repeats] | None:
+    """The pickle with one entry of each form, how many these are, and what tells of all.
+
+    None where entries do not repeat each other, or this is not a dump as torch writes it.
+    """
     begin = _FIRST.search(data)
     if begin is None:
         return None
@@ -200,10 +189,11 @@ def _without(data: bytes, numbers: Sequence[_Number], length: int) -> bytes:
     return bytes(blank)
 
 
-def _put_together(head: bytes, mark: bytes, entries: Sequence[bytes], tail: bytes, alike: Sequence[_Alike]) -> Repeats:
+def _put_together(head: bytes, mark: bytes, entries: Sequence[bytes], tail: bytes, alike: Sequence[_Alike]) -> tuple[bytes, int, Repeats]:
     # What an entry puts into the memo has to stand before what takes it out.
     kept = sorted({place for each in alike for place in each.like})
     nth = {place: n for n, place in enumerate(kept)}
+    # Where in the columns of `alike`, one behind the other, each entry is.
     order, forms = array("I", bytes(4 * len(entries))), array("I")
     at = 0
     for each in alike:
@@ -211,8 +201,14 @@ def _put_together(head: bytes, mark: bytes, entries: Sequence[bytes], tail: byte
         for at, place in enumerate(each.places, at):  # noqa: B020
             order[place] = at
         at += 1
+    columns = {}
+    for field in {number.field for each in alike for number in each.numbers}:
+        together = array("q")
+        for each in alike:
+            together += each.column(field)
+        columns[field] = array("q", map(together.__getitem__, order))
     data = b"".join((head, mark.join([entries[place] for place in kept]), tail))
-    return Repeats(data=data, forms=len(kept), form_of=array("I", map(forms.__getitem__, order)), _alike=alike, _order=order)
+    return data, len(kept), Repeats(array("I", map(forms.__getitem__, order)), columns)
 
 
 @lru_cache(maxsize=1024)
@@ -263,8 +259,9 @@ def _laid_out(entry: bytes, keys: Keys) -> _Layout | None:
             held -= 1
         elif kind == "put":
             if text:
-                op = token[0]
-                written.append(((b"h" if op[:1] == b"q" else b"j") + op[1:], text))
+                place = (b"h" if token[0][:1] == b"q" else b"j") + token[0][1:]
+                name_of[place] = text
+                written.append((place, text))
         else:
             if is_key:
                 field = name_of.get(token[0], "")
@@ -280,7 +277,9 @@ def _laid_out(entry: bytes, keys: Keys) -> _Layout | None:
         text = ""
         if kind == "text":
             size = int.from_bytes(token[0][1:], "little")
-            if is_key:
-                field = text = entry[at : at + size].decode("ascii", "replace")
+            name = entry[at : at + size].decode("ascii", "replace")
+            field = name if is_key else field
+            # A key may be written where it is a value for the first time.
+            text = name if is_key or name in _NUMBERS else ""
             at += size
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -137,11 +137,8 @@ def record_all(
     ranked, unsure = _ranked_together(of_digests)
     told = dump_selection.told_apart([*of_dumps, *ranked])
     missed += told.missed
-    found, seconds = _Taken(missed), _Taken(missed)
-    for recording in told.found:
-        (seconds if recording.is_second else found).add(recording)
-    taken = found.chosen()
-    for rank, second in seconds.chosen().items():
+    taken = _one_of_each_rank((r for r in told.found if not r.is_second), missed)
+    for rank, second in _one_of_each_rank((r for r in told.found if r.is_second), missed).items():
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     unsure |= unsure_files
     if told.unknown is not None:
@@ -210,39 +207,32 @@ def _newest_attempt(found: Sequence[Recording]) -> tuple[list[Recording], list[N
     return kept, left
 
 
-class _Taken:
-    """One recording for each rank, and what was left out for it."""
-
-    def __init__(self, missed: list[NotExamined]) -> None:
-        self._of_rank: dict[int, list[Recording]] = {}
-        self._missed = missed
-
-    def add(self, recording: Recording) -> None:
-        self._of_rank.setdefault(recording.rank, []).append(recording)
-
-    def chosen(self) -> dict[int, Recording]:
-        """Of dumps of one time the one with most entries, of several times, two runs, the newest one; what was left out is told."""
-        taken, left = dict[int, Recording](), dict[tuple[str, str], list[tuple[int, str]]]()
-        for rank, found in self._of_rank.items():
-            newest = found if len(found) == 1 else _of_newest_time(found)
-            best = taken[rank] = max(newest, key=_extent)
-            for other in found:
-                if other is best:
-                    continue
-                why = "older" if not any(other is r for r in newest) else "equal" if _extent(other) == _extent(best) else "less"
-                left.setdefault((other.source, why), []).append((rank, best.source))
-        for (source, kind), others in sorted(left.items()):
-            ranks = sorted({rank for rank, _ in others})
-            whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            files = sorted({taken_from for _, taken_from in others})
-            where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-            says = {
-                "older": f"a newer dump of {whose} was taken, whose calls were all made later: {where}",
-                "equal": f"the dump of {whose} in it stands in {where}, too",
-                "less": f"another dump of {whose} was taken, of the same time and with more or newer entries: {where}",
-            }
-            self._missed.append(NotExamined(what=source, why=says[kind]))
-        return taken
+def _one_of_each_rank(recordings: Iterable[Recording], missed: list[NotExamined]) -> dict[int, Recording]:
+    """Of dumps of one time the one with most entries, of several times, two runs, the newest one; `missed` is told what was left out."""
+    of_rank: dict[int, list[Recording]] = {}
+    for recording in recordings:
+        of_rank.setdefault(recording.rank, []).append(recording)
+    taken, left = dict[int, Recording](), dict[tuple[str, str], list[tuple[int, str]]]()
+    for rank, found in of_rank.items():
+        newest = found if len(found) == 1 else _of_newest_time(found)
+        best = taken[rank] = max(newest, key=_extent)
+        for other in found:
+            if other is best:
+                continue
+            why = "older" if not any(other is r for r in newest) else "equal" if _extent(other) == _extent(best) else "less"
+            left.setdefault((other.source, why), []).append((rank, best.source))
+    for (source, kind), others in sorted(left.items()):
+        ranks = sorted({rank for rank, _ in others})
+        whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        files = sorted({taken_from for _, taken_from in others})
+        where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        says = {
+            "older": f"a newer dump of {whose} was taken, whose calls were all made later: {where}",
+            "equal": f"the dump of {whose} in it stands in {where}, too",
+            "less": f"another dump of {whose} was taken, of the same time and with more or newer entries: {where}",
+        }
+        missed.append(NotExamined(what=source, why=says[kind]))
+    return taken
 
 
 def _of_newest_time(found: Sequence[Recording]) -> list[Recording]:

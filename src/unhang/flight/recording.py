@@ -32,7 +32,7 @@ from unhang.flight.entries import (
     not_understood,
     understood,
 )
-from unhang.flight.pickle_columns import Repeating
+from unhang.flight.pickle_columns import Repeats
 from unhang.model import Counters
 
 # What is known of the end of a call.
@@ -160,6 +160,14 @@ class Recording:
     status: Mapping[str, Counters] = field(default_factory=dict)
     patience_ns: int = 0
     heard: Mapping[str, LiveCounters] | None = None
+
+
+def world_of(recording: Recording) -> tuple[int, ...]:
+    """The members of its default group; () where it tells none, or several."""
+    groups = (*(t.group for t in recording.tracks), *recording.groups)
+    # Ranks share them: to hash all members for each takes longer.
+    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    return next(iter(found.values())) if len(set(found.values())) == 1 else ()
 
 
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:
@@ -338,7 +346,7 @@ def _unusual(kinds: Sequence[CallForm], version: object) -> bool:
     return any(k.p2p and k.backend == "xccl" for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
 
 
-def _repeated(forms: _Entries, repeats: Repeating) -> _Entries:
+def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
     """The columns of all entries, of those of one entry of each form."""
     of = repeats.form_of
     kind_of = array("I", map(forms.kind_of.__getitem__, of))

@@ -15,7 +15,7 @@ from statistics import median_low
 
 from unhang.flight import operations
 from unhang.flight.job_groups import Job, JobGroup
-from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track
+from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track, world_of
 
 # So many ranks tell whether two dumps can be of one run.
 _COMPARED = 16
@@ -147,30 +147,25 @@ def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Record
     runs = [run for of_size in _by_size(told) for run in _in_time(of_size)]
     if len(runs) < 2:
         return recordings, {}
-    kept = max(runs, key=lambda run: (len(run) / (max(map(_size, run.values())) or max(run) + 1), max(r.newest_ns for r in run.values())))
+    kept = max(
+        runs, key=lambda run: (len(run) / (max(len(world_of(r)) for r in run.values()) or max(run) + 1), max(r.newest_ns for r in run.values()))
+    )
     left = {rank: min(kept) for run in runs if run is not kept for rank in run}
     return {rank: r for rank, r in recordings.items() if rank not in left}, left
 
 
 def has_every_rank(recordings: Mapping[int, Recording]) -> bool:
     """Whether every rank of the world has a dump that holds calls."""
-    sizes = {size for r in recordings.values() if (size := _size(r))}
+    sizes = {size for r in recordings.values() if (size := len(world_of(r)))}
     return len(sizes) == 1 and all(rank in recordings and recordings[rank].entries for rank in range(sizes.pop()))
 
 
-def _size(recording: Recording) -> int:
-    """How many ranks the default group has; 0 if the dump does not tell, or has had several sizes."""
-    groups = (*(t.group for t in recording.tracks), *recording.groups)
-    sizes = {len(g.members) for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
 def _by_size(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
-    """By world size. A dump that does not tell it, or is from before the default group was made again, is with most others."""
+    """By world size. A dump that does not tell it, or tells several, or is from before the default group was made again, is with most others."""
     newest = max((r.worlds for r in recordings.values()), default=0)
     by_size: dict[int, dict[int, Recording]] = {}
     for rank, recording in recordings.items():
-        by_size.setdefault(_size(recording) if recording.worlds == newest else 0, {})[rank] = recording
+        by_size.setdefault(len(world_of(recording)) if recording.worlds == newest else 0, {})[rank] = recording
     others = by_size.pop(0, {})
     if not by_size:
         return [others] if others else []

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.flight import operations
-from unhang.flight.coalesced import COALESCED
-from unhang.flight.entries import Group
+from unhang.flight.entries import Group, pending_of
 from unhang.flight.job_groups import align
 from unhang.flight.messages import settled
 from unhang.flight.mismatch import DIFFERENT, Mismatch, MismatchSide, parting_of
@@ -211,7 +210,7 @@ class _Watched:
         by_stack = op_of_stack(stack)
         flight = self.flights.get(rank)
         if place is not None:
-            call = self._call(flight, place)
+            call = pending_of(flight, place.group, place.number, is_p2p=place.is_message)
             op = call.op if call is not None else by_stack or "a collective"
             return CollectiveWait(rank=rank, op=op, group=place.group, seq=None if place.is_message else place.number, call=call, frames=stack)
         if flight is None and rank not in self.silent:
@@ -219,12 +218,6 @@ class _Watched:
                 if group in self.messages and counters.enqueued > counters.completed:
                     return CollectiveWait(rank=rank, op=by_stack or "a collective", group=group, frames=stack)
         return CollectiveWait(rank=rank, op=by_stack, frames=stack) if by_stack else None
-
-    @staticmethod
-    def _call(flight: Flight | None, place: Place) -> Call | None:
-        calls = flight.calls.get(place.group, ()) if flight is not None else ()
-        there = [c for c in calls if c.is_p2p == place.is_message and c.seq == place.number and c.op != COALESCED]
-        return next((c for c in there if not c.done), there[0] if there else None)
 
     def _front(self, outcome: Outcome, waits: Mapping[int, CollectiveWait]) -> Stall:
         o = outcome

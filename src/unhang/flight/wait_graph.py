@@ -235,18 +235,8 @@ class Judge:
             if rank not in inside:
                 stands.setdefault(self._stand(meeting, rank, number, since), []).append(rank)
         gloo_end = all(meeting.tracks[r].gloo and meeting.tracks[r].end(number) == ENDED for r in waiting)
-        return _Node(
-            meeting=meeting,
-            number=number,
-            waiting=waiting,
-            finished=tuple(stands.get("finished", ())),
-            absent=tuple(stands.get("absent", ())),
-            unseen=tuple(stands.get("unseen", ())),
-            ahead=tuple(stands.get("ahead", ())),
-            joined=tuple(stands.get("joined", ())),
-            since_ns=since,
-            gave_up=gloo_end,
-        )
+        others = {stand: tuple(ranks) for stand, ranks in stands.items()}
+        return _Node(meeting=meeting, number=number, message=None, waiting=waiting, since_ns=since, gave_up=gloo_end, **others)
 
     def _stand(self, meeting: JobGroup, rank: int, number: int, since: int) -> Literal["absent", "unseen", "ahead", "finished", "joined"]:
         """How a member stands to a call that others have waited in since then."""
@@ -578,10 +568,11 @@ class Judge:
         assert node.message is not None
         rank, message, partner = node.message
         other = self._counterpart(node)
+        both = (rank,) if partner is None else tuple(sorted({rank, partner}))
         kind: Kind
         if other is not None:
             kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
-            ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
+            ranks = both
         elif partner is None or self._was(node) or self._hides_messages(partner, node.since_ns):
             kind, ranks = "cannot-tell", (rank,)
         else:
@@ -592,7 +583,7 @@ class Judge:
             group_name=message.group.name,
             number=node.number,
             call=_words(message, rank, partner),
-            members=tuple(sorted({rank, *(() if partner is None else (partner,))})),
+            members=both,
             ranks=ranks,
             waiting=node.waiting,
             unseen=(partner,) if kind == "cannot-tell" and partner is not None else (),
@@ -612,29 +603,22 @@ class Judge:
         circle = circle[begin:] + circle[:begin]
         nodes = [self.graph.nodes[key] for key in circle]
         sends = all(n.message is not None and n.message[1].kind == "send" for n in nodes)
-        first = nodes[0]
-        ranks = tuple(sorted({r for n in nodes for r in n.waiting}))
+        first, ranks = nodes[0], tuple(sorted({r for n in nodes for r in n.waiting}))
         steps = self._steps(circle)
-        meeting = first.meeting
         odd, by = self._out_of_order(nodes)
-        number = first.number
-        call = _words(first.message[1], first.message[0], first.message[2]) if first.message is not None else ""
-        group = first.message[1].group.name if first.message is not None else ""
-        return (
-            Outcome(
-                kind="p2p-both-send" if sends else "groups-crossed",
-                group=meeting.shown if meeting is not None else group,
-                group_name=meeting.name if meeting is not None else group,
-                number=number,
-                call=self._call(meeting, number) if meeting is not None else call,
-                members=ranks,
-                ranks=odd or ranks,
-                waiting=ranks,
-                path=steps,
-                by=by,
-            ),
-            first.since_ns,
+        outcome = Outcome(
+            kind="p2p-both-send" if sends else "groups-crossed",
+            group=steps[0].group,
+            group_name=first.meeting.name if first.meeting is not None else steps[0].group,
+            number=first.number,
+            call=steps[0].call,
+            members=ranks,
+            ranks=odd or ranks,
+            waiting=ranks,
+            path=steps,
+            by=by,
         )
+        return outcome, first.since_ns
 
     @staticmethod
     def _out_of_order(nodes: Sequence[_Node]) -> tuple[tuple[int, ...], By]:

@@ -9,17 +9,15 @@ import codecs
 import contextlib
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from unhang.logs.streams import CHUNK_BYTES, HEAD_BYTES, Budget, Damaged, Stream, cut_off
-
-if TYPE_CHECKING:
-    import zstandard
 
 Packing = Literal["gzip", "bzip2", "xz", "zstd", "deflate", "lz4", "7z", "rar", "compress"]
 
 INPUT_BYTES = 64 * 1024
-_ZSTD_BLOCK_BYTES = 128 * 1024
+# The library bounds the memory of its window but not of its answer: 4 bytes may say 128 KiB.
+_ZSTD_INPUT_BYTES = 256
 # Packings inside others: what a hostile nest of them may add to the memory of the first.
 _INNER_WINDOW_BYTES = 16 * 1024**2
 
@@ -57,9 +55,11 @@ def encoding(head: bytes) -> str | None:
 def unpacked(kind: Packing, raw: Stream, budget: Budget, *, inner: bool = False) -> Iterator[bytes]:
     """What is packed in `raw`, in chunks of at most CHUNK_BYTES. `inner`: it stands inside other packed data. Raises Damaged."""
     window = min(_INNER_WINDOW_BYTES, budget.limits.window_bytes) if inner else budget.limits.window_bytes
-    for chunk in _zstd(raw, window) if kind == "zstd" else _decoded(kind, raw, window):
-        budget.take(len(chunk))
-        yield chunk
+    for chunk in _decoded(kind, raw, window):
+        for at in range(0, len(chunk), CHUNK_BYTES):
+            part = chunk[at : at + CHUNK_BYTES]
+            budget.take(len(part))
+            yield part
 
 
 def utf8(raw: Stream, name: str) -> Iterator[bytes]:
@@ -113,6 +113,28 @@ class _Zlib:
         return out
 
 
+class _Zstd:
+    """zstd with the interface of bz2 and lzma."""
+
+    needs_input = True
+
+    def __init__(self, window: int) -> None:
+        import zstandard
+
+        self._inflate = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflate.unused_data
+
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes:
+        return self._inflate.decompress(data)
+
+
 def _up_to_damage(inflate: zlib._Decompress, data: bytes) -> bytes:
     """What a call that failed would have given before it did: zlib keeps nothing of it."""
     out = bytearray()
@@ -127,6 +149,10 @@ def _codec(kind: Packing, what: str, window: int) -> tuple[Callable[[], _Decoder
         return lambda: _Zlib(31), zlib.error
     if kind == "deflate":
         return lambda: _Zlib(-15), zlib.error
+    if kind == "zstd":
+        import zstandard
+
+        return lambda: _Zstd(window), zstandard.ZstdError
     if kind == "bzip2":
         import bz2
 
@@ -142,7 +168,8 @@ def _codec(kind: Packing, what: str, window: int) -> tuple[Callable[[], _Decoder
 def _decoded(kind: Packing, raw: Stream, window: int) -> Iterator[bytes]:
     new, error = _codec(kind, raw.what, window)
     decoder = new()
-    data = raw.read(INPUT_BYTES)
+    at_once = _ZSTD_INPUT_BYTES if kind == "zstd" else INPUT_BYTES
+    data = raw.read(at_once)
     while True:
         try:
             out = decoder.decompress(data, CHUNK_BYTES)
@@ -161,7 +188,7 @@ def _decoded(kind: Packing, raw: Stream, window: int) -> Iterator[bytes]:
                 raise _tail(raw.what, kind)
             decoder = new()
         elif decoder.needs_input:
-            data = raw.read(INPUT_BYTES)
+            data = raw.read(at_once)
             if not data:
                 raise cut_off(raw.what)
 
@@ -175,48 +202,7 @@ def _next_member(raw: Stream, data: bytes) -> bytes:
     return data if len(data) >= HEAD_BYTES else data + raw.read(HEAD_BYTES)
 
 
-def _zstd(raw: Stream, window: int) -> Iterator[bytes]:
-    # The library bounds the memory of its window but not of its answer: 4 bytes may say 128 KiB. So it is given one block at a time, which is
-    # also the only way to tell a frame that is cut off from one that is complete.
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=window)
-    try:
-        while head := raw.read(4):
-            magic = int.from_bytes(head, "little")
-            if len(head) == 4 and magic & 0xFFFFFFF0 == 0x184D2A50:
-                size = int.from_bytes(raw.exactly(4), "little")
-                if raw.skip(size) < size:
-                    raise cut_off(raw.what)
-            elif magic == 0xFD2FB528:
-                yield from _zstd_frame(head, raw, decompressor.decompressobj())
-            elif magic:  # zeros are padding
-                raise _tail(raw.what, "zstd")
-    except zstandard.ZstdError as e:
-        raise _broken(raw.what, "zstd", e) from e
-
-
-def _zstd_frame(magic: bytes, raw: Stream, frame: zstandard.ZstdDecompressionObj) -> Iterator[bytes]:
-    """RFC 8878, 3.1.1: a header, blocks that each say how long they are, a checksum."""
-    flags = raw.exactly(1)
-    single_segment = flags[0] >> 5 & 1
-    fields = (1 - single_segment) + (0, 1, 2, 4)[flags[0] & 3] + (single_segment, 2, 4, 8)[flags[0] >> 6]
-    data = magic + flags + raw.exactly(fields)
-    last = False
-    while not last:
-        header = raw.exactly(3)
-        value = int.from_bytes(header, "little")
-        last, rle, size = bool(value & 1), value >> 1 & 3 == 1, value >> 3
-        if size > _ZSTD_BLOCK_BYTES:
-            raise _broken(raw.what, "zstd", None)
-        if out := frame.decompress(data + header + raw.exactly(1 if rle else size)):
-            yield out
-        data = b""
-    if flags[0] & 4 and (out := frame.decompress(raw.exactly(4))):
-        yield out
-
-
-def _broken(what: str, kind: Packing, error: Exception | None) -> Damaged:
+def _broken(what: str, kind: Packing, error: Exception) -> Damaged:
     said = str(error).lower()
     if "too much memory" in said or "memory usage limit" in said:
         return Damaged(what, f"its {kind} data asks for more memory to be unpacked than is allowed")

@@ -288,7 +288,7 @@ class _Walk:
         elif kind is not None:
             from unhang.logs import zips
 
-            unread = kind in zips.CLOSED and no_log(name) is None
+            unread = kind in (*zips.CLOSED, tars.SPARSE) and no_log(name) is None
             self.misses.add(full, f"a member of an archive that is not read: {kind}", unread=unread)
         elif what := no_log(name):
             self.misses.add(full, f"no log: {what}")

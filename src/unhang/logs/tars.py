@@ -1,7 +1,7 @@
 """A tar archive read once, from front to end: its members as they come. Names stay names; nothing is written anywhere.
 
 Not `tarfile`: it keeps every member, reads extended headers whole whatever size they claim, follows chains of them by recursion, and expands
-holes. Here a header is bounded, and the holes of a sparse member are left out, which changes no line.
+holes. Here a header is bounded, and sparse members are not read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ BLOCK_BYTES = 512
 # Long names and extended attributes; nothing honest is longer.
 MAX_HEADER_BYTES = 1024**2
 _OCTAL = lazily(rb"[ \0]*([0-7]*)[ \0]*")
-_FILES = (b"\0", b"0", b"7", b"S")
+_FILES = (b"\0", b"0", b"7")
+# A kind of members that may be logs.
+SPARSE = "sparse, which is not read in tars; unpack it first"
 _RECORD = lazily(rb"(\d{1,7}) ([^=]{1,200})=")
 _WITHOUT_DATA = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"5": "a directory", b"6": "a FIFO"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """`kind` says what it is, where it is no file; `size_bytes` counts no holes."""
+    """`kind` says what it is, where it is no file that can be read."""
 
     name: str
     size_bytes: int
@@ -64,7 +66,7 @@ def members(archive: Stream) -> Iterator[tuple[Member, Stream]]:
             elif kind in b"xX":
                 extended |= _records(body)
             continue
-        member, sparse_map = _member(block, kind, size, extended)
+        member = _member(block, kind, size, extended)
         extended = {}
         if kind == b"S":
             more = block[482]
@@ -74,10 +76,7 @@ def members(archive: Stream) -> Iterator[tuple[Member, Stream]]:
             yield member, Stream(iter(()), archive.what)
             continue
         end = archive.position + -(-member.size_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        data = Stream(_part(archive, member.size_bytes), archive.what)
-        if sparse_map:
-            _skip_map(data)
-        yield member, data
+        yield member, Stream(_part(archive, member.size_bytes), archive.what)
         left = end - archive.position
         if archive.skip(left) < left:
             raise cut_off(archive.what)
@@ -85,20 +84,21 @@ def members(archive: Stream) -> Iterator[tuple[Member, Stream]]:
         raise Damaged(archive.what, "it ends without an end mark: it may be cut off, and members may be missing")
 
 
-def _member(block: bytes, kind: bytes, size: int, extended: dict[str, str]) -> tuple[Member, bool]:
+def _member(block: bytes, kind: bytes, size: int, extended: dict[str, str]) -> Member:
     name = _text(block[:100].partition(b"\0")[0])
     if block[257:263] == b"ustar\0" and (prefix := _text(block[345:500].partition(b"\0")[0])):
         name = f"{prefix}/{name}"
     name = extended.get("GNU.sparse.name") or extended.get("path") or name
     what = _WITHOUT_DATA.get(kind)
-    if what is None and kind not in _FILES:
+    if kind == b"S" or "GNU.sparse.name" in extended:
+        what = SPARSE
+    elif what is None and kind not in _FILES:
         what = "a special member"
     if kind == b"\0" and name.endswith("/"):
         what = "a directory"
     if re.fullmatch(r"[0-9]{1,19}", wide := extended.get("size", "")):
         size = int(wide)
-    found = Member(name=name, size_bytes=size, mtime=_mtime(block, extended), kind=what)
-    return found, extended.get("GNU.sparse.major") == "1" and what is None
+    return Member(name=name, size_bytes=size, mtime=_mtime(block, extended), kind=what)
 
 
 def _mtime(block: bytes, extended: dict[str, str]) -> float | None:
@@ -147,17 +147,6 @@ def _part(archive: Stream, size: int) -> Iterator[bytes]:
             raise cut_off(archive.what)
         size -= len(data)
         yield data
-
-
-def _skip_map(data: Stream) -> None:
-    """The map of holes that stands before the data of a sparse member: a count, then that many offsets and sizes, a line each, padded."""
-    block = data.exactly(BLOCK_BYTES)
-    count = block.partition(b"\n")[0]
-    if not (count.isdigit() and len(count) < 12):
-        raise Damaged(data.what, "the map of a sparse member in it is damaged")
-    lines = block.count(b"\n")
-    while lines < 2 * int(count) + 1:
-        lines += data.exactly(BLOCK_BYTES).count(b"\n")
 
 
 def _text(raw: bytes) -> str:

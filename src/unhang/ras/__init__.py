@@ -5,7 +5,7 @@ was answered (`parse`), `model` is what comes out: a `Report`. Two answers are h
 """
 
 from unhang.ras.client import Address, NoHost, address, fetch, load, parse
-from unhang.ras.model import Change, Communicator, InState, Launched, Member, Missing, Process, Report, compare
+from unhang.ras.model import Change, Communicator, InState, Launched, Member, Missing, Process, Ranks, Report, compare
 
 __all__ = [
     "Address",
@@ -17,6 +17,7 @@ __all__ = [
     "Missing",
     "NoHost",
     "Process",
+    "Ranks",
     "Report",
     "address",
     "compare",

@@ -61,36 +61,26 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launched:
-    """The ranks of a communicator that have launched equally many operations of one kind. `ranks` is () where the answer only counts them."""
+class Ranks:
+    """Ranks of a communicator that have something in common. `ranks` is () where the answer only counts them."""
+
+    ranks_count: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched(Ranks):
+    """Those that have launched equally many operations of one kind."""
 
     op: str
     count: int
-    ranks_count: int
-    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behind:
-    """Ranks that have launched fewer operations of a kind (`launched`) than others of the same communicator (`most`)."""
-
-    op: str
-    launched: int
-    most: int
-    ranks_count: int
-    ranks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class InState:
-    """The ranks of a communicator that are in the same state. `ranks` is () where the answer only counts them.
-
-    `state` is one of `State`, or a word that only a newer version of NCCL has.
-    """
+class InState(Ranks):
+    """Those that are in the same state, which is one of `State`, or a word that only a newer version of NCCL has."""
 
     state: str
-    ranks_count: int
-    ranks: tuple[int, ...] = ()
 
     @property
     def outside(self) -> bool:
@@ -99,13 +89,11 @@ class InState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An error that NCCL itself reported on ranks of a communicator. `ranks` is () where the answer only counts them."""
+class Failure(Ranks):
+    """Those on which NCCL itself reported an error."""
 
     phase: Phase
     says: str
-    ranks_count: int
-    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +125,16 @@ class Communicator:
         return self.hash or self.label
 
     @property
-    def behind(self) -> tuple[Behind, ...]:
-        """Who has launched fewer operations than the others, kind by kind, the furthest behind first. () where nobody is, or nothing is told."""
+    def behind(self) -> tuple[Launched, ...]:
+        """Who has launched fewer operations than others, kind by kind, the furthest behind first. () where nobody is, or nothing is told."""
         most: dict[str, int] = {}
         for group in self.launched:
             most[group.op] = max(group.count, most.get(group.op, 0))
-        found = [
-            Behind(op=g.op, launched=g.count, most=most[g.op], ranks_count=g.ranks_count, ranks=g.ranks)
-            for g in self.launched
-            if g.count < most[g.op]
-        ]
-        return tuple(sorted(found, key=lambda b: (b.op, b.launched)))
+        return tuple(sorted((g for g in self.launched if g.count < most[g.op]), key=lambda g: (g.op, g.count)))
+
+    def most(self, op: str) -> Launched:
+        """Who has launched the most operations of a kind."""
+        return max((g for g in self.launched if g.op == op), key=lambda g: g.count)
 
     def member(self, rank: int) -> Member | Missing | None:
         """What is told of one rank of this communicator; None where nothing is."""
