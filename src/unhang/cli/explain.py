@@ -70,8 +70,7 @@ def explain(
         json_errors.print_json({"schema": EXPLAIN_SCHEMA, **told})
         return
     if show_list or cause is None:
-        for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
-            console.print(line)
+        console.print_all(list_for_terminal(catalogue.load().values(), chosen, screen.width(console)))
         return
     if is_unknown:
         console.print(f"unknown: {language.LABELS[chosen]['unknown']}")

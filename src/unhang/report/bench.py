@@ -86,15 +86,13 @@ class Report:
         console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
         if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
             console.print(msg("time against {baseline}: * mean, = interval, : margin", baseline=self.arms[0].name).of(self.lang))
-            for line in bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)):
-                console.print(line)
+            console.print_all(bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)))
         console.print()
         if self.state.runs and not self.rules.is_race:
             console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
             console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes()):
-            for line in fold(says.of(self.lang), screen.width(console)):
-                console.print(line)
+            console.print_all(fold(says.of(self.lang), screen.width(console)))
 
     def verdicts(self) -> Iterator[Text]:
         """The sentence of each arm, or of all together."""
