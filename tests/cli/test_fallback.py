@@ -411,7 +411,7 @@ def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
     here.found = replace(outcome({"interface": "lo"}), rungs=found)
     monkeypatch.setattr(fallback, "_can_ask", lambda: True)
     offered = []
-    monkeypatch.setattr(fallback.ladder_choice, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
+    monkeypatch.setattr(fallback.ladder_report, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
     monkeypatch.setattr(fallback.termios, "tcflush", lambda *_: None)
     monkeypatch.setattr(fallback.sys, "stdin", None)
     run = here(mode="ask")
