@@ -15,7 +15,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from unhang import printable
-from unhang.report import screen
 
 # How things stand: a sign and its style. Nothing is told by colour alone.
 MARKS: Mapping[str, tuple[str, str]] = {
@@ -68,7 +67,7 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
 @cache
 def _console() -> rich.console.Console:
     """Only how wide characters are is asked of it."""
-    return screen.console()
+    return rich.console.Console(_environ={})
 
 
 def styled(text: str, width: int, indent: str, style: str = "", *, deeper: str | None = None) -> Iterator[Text]:
