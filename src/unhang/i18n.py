@@ -9,7 +9,7 @@ from typing import TypeVar
 from unhang import text
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, listed, msg, same
 
-__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Text", "Words", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences"]
+__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Text", "Words", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences", "texts"]
 
 K = TypeVar("K", bound=str)
 
@@ -57,3 +57,10 @@ class Words(dict[str, Mapping[K, str]]):
         english = data.table("report/words")[self._part]
         self[language] = english if language == "en" else {key: chinese(en, self._context) or en for key, en in english.items()}
         return self[language]
+
+
+def texts(part: str, context: str = "") -> Mapping[str, Text]:
+    """A part of `report/words.toml` as messages."""
+    from unhang import data
+
+    return {key: msg(english, context) for key, english in data.table("report/words")[part].items()}

@@ -3,7 +3,7 @@
 import pytest
 from tests.settings.test_choosing import CPU, GPUS, adapters, here, net
 
-from unhang.bench.arms import READY_MADE, arms
+from unhang.bench.arms import READY_MADE, ready_made_arms
 from unhang.errors import UnhangError
 from unhang.settings import catalogue
 from unhang.settings.setting import Installed
@@ -17,17 +17,17 @@ def large(machine):
 
 @pytest.mark.parametrize("name", READY_MADE)
 def test_its_arms_are_settings_that_there_are(name, large):
-    baseline, *others = arms(name, large, batch=8)
+    baseline, *others = ready_made_arms(name, large, batch=8)
     assert others and baseline not in others
     for text in (baseline, *others):
         assert text == "none" or catalogue.parse(*text.split("=")) is not None
 
 
 def test_arms_are_of_this_machine_and_command(large, machine):
-    assert arms("batch", large, batch=48) == ("batch=48", "batch=96", "batch=192")
-    assert arms("interface", large, batch=None) == ("none", "interface=lo", "interface=eth0", "interface=eth1")
+    assert ready_made_arms("batch", large, batch=48) == ("batch=48", "batch=96", "batch=192")
+    assert ready_made_arms("interface", large, batch=None) == ("none", "interface=lo", "interface=eth0", "interface=eth1")
     several = here(hosts=2, network=net(machine, None))
-    assert arms("interface", several, batch=None) == ("none", "interface=eth0", "interface=eth1")
+    assert ready_made_arms("interface", several, batch=None) == ("none", "interface=eth0", "interface=eth1")
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_arms_are_of_this_machine_and_command(large, machine):
 def test_what_is_lacking_is_said(name, installed, says):
     down = adapters(("mlx5_0", "DOWN", "InfiniBand"))
     with pytest.raises(UnhangError) as refused:
-        arms(name, here(installed, infiniband=down), batch=None)
+        ready_made_arms(name, here(installed, infiniband=down), batch=None)
     assert str(refused.value).startswith(says)

@@ -90,7 +90,7 @@ def test_an_interrupted_demo_ends_what_it_runs(tmp_path: Path, number: int):
     # Stands for `unhang run`: ends in order when it is asked to.
     run = f"import os, signal, sys, pathlib\nsignal.signal(15, lambda *_: sys.exit(130))\npathlib.Path({str(pids)!r}).write_text(str(os.getpid()))\n"
     run += f"pathlib.Path({str(started)!r}).touch()\nsignal.pause()\n"
-    code = f"import sys\nfrom unhang.cli import demo\ndemonstration._call([sys.executable, '-c', {run!r}], any_exit=True)\nprint('went on')\n"
+    code = f"import sys\nfrom unhang.cli import demo\ndemo._call([sys.executable, '-c', {run!r}], any_exit=True)\nprint('went on')\n"
     demo = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 300

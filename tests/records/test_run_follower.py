@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from tests.records.runs import Laid
 from unhang import encoding
 from unhang.errors import RunDirError
 from unhang.records.run_follower import Looker
-from unhang.records.run_snapshot import PHASES, STATES, RunSnapshot
+from unhang.records.run_snapshot import STATES, Phase, RunSnapshot
 from unhang.records.status import Place, Standstill, Waiting
 
 
@@ -331,7 +332,7 @@ def test_cut_and_garbled_files_are_looked_at_without_a_fault(tmp_path_factory, n
     for looker in (laid.looker, Looker(laid.path, is_alive=lambda process: True)):
         with contextlib.suppress(RunDirError):
             picture = looker.look()
-            assert picture.job.phase in PHASES and set(picture.counts) <= set(STATES)
+            assert picture.job.phase in get_args(Phase) and set(picture.counts) <= set(STATES)
             assert sum(picture.counts.values()) == len(picture.ranks)
             encoding.encode(picture)
     file.write_bytes(whole)
@@ -351,7 +352,7 @@ def test_fields_of_any_type_are_looked_at_without_a_fault(tmp_path_factory, data
     whole = json.loads((laid.path / name).read_text())
     laid.write(name, whole | {data.draw(st.sampled_from(sorted(whole))): data.draw(_JSON)})
     picture = laid.look()
-    assert picture.job.phase in PHASES
+    assert picture.job.phase in get_args(Phase)
     encoding.encode(picture)
 
 

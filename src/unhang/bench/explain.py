@@ -11,13 +11,9 @@ from unhang.bench.arms import Arm
 from unhang.bench.comparison import Comparison
 from unhang.bench.effective_settings import OBSERVED, UNKNOWN
 from unhang.bench.records import Run
-from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.i18n import COMMA, NOTHING, Text, joined, msg, texts
 
-_PARTS = {
-    "loader_s": msg("data loader {time}"),
-    "exposed_s": msg("communication that is not hidden {time}"),
-    "compute_s": msg("the rest {time}"),
-}
+_PARTS = texts("bench-parts")
 
 
 # How the ranks of a run are put together: the mean of all ranks, the one with the most, or each GPU once.

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -134,7 +134,7 @@ def _one(console: Console, recipe: Path, base: Path, data: Path, scenario: Scena
         run_dir=str(run_dir),
     )
     problems = tuple(_problems(row, recipe, scenario, calm, restarts=int(outcome.get("attempts", 0)) - 1))
-    return Row(**{**asdict(row), "ok": not problems, "problems": problems, "ranks": row.ranks})
+    return replace(row, ok=not problems, problems=problems)
 
 
 def _problems(row: Row, recipe: Path, scenario: Scenario | None, calm: Row | None, *, restarts: int) -> list[str]:

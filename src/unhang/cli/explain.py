@@ -57,25 +57,22 @@ def explain(
         raise typer.Exit(_check(check) if check is not None else _draft(new or []))
     chosen = language.chosen(lang)
     console = screen.console()
-    if as_json:
-        if cause is None and not show_list:
-            raise UnhangError("name a cause", hint="unhang explain --list")
-        if cause is None:
-            listed = [_described(one) for one in catalogue.load().values()]
-        elif cause.strip().lower() == "unknown":
-            listed = [{"id": "unknown", "explain": {lang: language.LABELS[lang]["unknown"] for lang in ("en", "zh")}}]
-        else:
-            listed = [_described(catalogue.get(cause))]
-        told = {"schema": EXPLAIN_SCHEMA, **(listed[0] if cause is not None else {"causes": listed})}
-        json_errors.print_json(told)
-        return
-    if show_list:
-        for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
-            console.print(line)
-        return
-    if cause is None:
+    if cause is None and not show_list:
         raise UnhangError("name a cause", hint="unhang explain --list")
-    if cause.strip().lower() == "unknown":
+    is_unknown = cause is not None and cause.strip().lower() == "unknown"
+    if as_json:
+        if cause is None:
+            told: dict[str, Any] = {"causes": [_described(one) for one in catalogue.load().values()]}
+        elif is_unknown:
+            told = {"id": "unknown", "explain": {lang: language.LABELS[lang]["unknown"] for lang in ("en", "zh")}}
+        else:
+            told = _described(catalogue.get(cause))
+        json_errors.print_json({"schema": EXPLAIN_SCHEMA, **told})
+        return
+    if show_list or cause is None:
+        console.print_all(list_for_terminal(catalogue.load().values(), chosen, screen.width(console)))
+        return
+    if is_unknown:
         console.print(f"unknown: {language.LABELS[chosen]['unknown']}")
         return
     page = Markdown(for_terminal(catalogue.get(cause), chosen))

@@ -90,7 +90,6 @@ def export(
     Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood. Of several files the worst.
     """
     from unhang.remedies.exports import forms
-    from unhang.settings.setting import typed
 
     chosen = language.chosen(lang)
     if show_list:
@@ -109,54 +108,28 @@ def export(
         raise UnhangError("name a form", hint=f"unhang export torchrun; forms: {', '.join(forms.NAMES)}")
     if with_unhang and without_unhang:
         raise UnhangError("--with-unhang and --without-unhang contradict each other")
-    through = True if with_unhang else False if without_unhang else None
-    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, through, python)
-    if output is not None:
-        write(output, found, force)
-    for one in found.refused:
-        what = msg("not carried").of(chosen)
-        screen.say(f"{what}: {one.key}={typed(one.value)}: {in_language(one.why, chosen)}")
-    if as_json:
-        refused = [{"key": r.key, "value": r.value, "why": r.why} for r in found.refused]
-        print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
-    elif output is None:
-        screen.echo(found.text, end="")
-        for behind, text in found.companions.items():
-            screen.echo(f"unhang: -o FILE writes this beside it, as FILE{behind}:\n{text}", stderr=True, end="")
 
-
-def _export(
-    form: str,
-    command: Sequence[str],
-    preset: str | None,
-    settings: Sequence[str],
-    timeout: str | None,
-    nodes: int | None,
-    processes: int | None,
-    master: str | None,
-    name: str | None,
-    image: str | None,
-    cpu: bool,
-    with_unhang: bool | None,
-    python: str | None,
-) -> Exported:
     from unhang.cli import settings as asked
-    from unhang.remedies.exports import form_settings, forms, launch_command
+    from unhang.remedies.exports import form_settings, launch_command
+    from unhang.settings.setting import typed
 
+    through = True if with_unhang else False if without_unhang else None
     forms.form(form)
     configured = asked.configured(Path.cwd())
-    typed = asked.typed(settings, timeout)
-    _contradictions(typed, processes)
+    wanted = asked.typed(settings or [], timeout)
+    for key, value, origin in wanted:
+        if key == "processes" and processes not in (None, value):
+            raise UnhangError(f"-n {processes} and {origin} {key}={value} contradict each other: {key} has one value")
     releases = form_settings.TODAY if python is None else _installed(python)
     if cpu:
         releases = replace(releases, gpus=0)
-    behind = launch_command.taken_apart(command)
+    behind = launch_command.taken_apart(command or [])
     nodes = _agreed("--nodes", nodes, behind.nodes)
     processes = _agreed("--processes", processes, behind.processes)
     address, port = form_settings.master(master) if master else (None, None)
     address, port = _agreed("--master", address, behind.address), _agreed("--master", port, behind.port)
     of_preset = _of_preset(preset, configured, python, nodes, address)
-    choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in typed}}
+    choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in wanted}}
     given = {key: value for key, value in {"name": name, "image": image, "address": address}.items() if value is not None}
     where = form_settings.Layout(
         nodes=1 if nodes is None else nodes,
@@ -170,26 +143,28 @@ def _export(
     options |= {option: (option[2:],) for option, value in {"--name": name, "--image": image}.items() if value is not None}
     _have_an_effect(form, where, options)
     # A user's own preset is what the user wants.
-    own = {*configured.settings, *(key for key, _, _ in typed), *_of_own_preset(preset, configured)}
+    own = {*configured.settings, *(key for key, _, _ in wanted), *_of_own_preset(preset, configured)}
     suggested = [key for key in of_preset if key not in own and key not in configured.arguments]
-    found = launch_command.export(
-        form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested
-    )
-    ours = {key: origin for key, _, origin in typed}
+    found = launch_command.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=through, suggested=suggested)
+    ours = {key: origin for key, _, origin in wanted}
     if wrong := [r for r in found.refused if r.key in ours]:
         first = wrong[0]
         raise UnhangError(
             msg("{ours} {key}: {why}", ours=ours[first.key], key=first.key, why=first.why),
             hint="unhang presets --settings lists every setting",
         )
-    return found
-
-
-def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | None) -> None:
-
-    for key, value, origin in typed:
-        if key == "processes" and processes not in (None, value):
-            raise UnhangError(f"-n {processes} and {origin} {key}={value} contradict each other: {key} has one value")
+    if output is not None:
+        write(output, found, force)
+    for one in found.refused:
+        what = msg("not carried").of(chosen)
+        screen.say(f"{what}: {one.key}={typed(one.value)}: {in_language(one.why, chosen)}")
+    if as_json:
+        refused = [{"key": r.key, "value": r.value, "why": r.why} for r in found.refused]
+        print_json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
+    elif output is None:
+        screen.echo(found.text, end="")
+        for ending, text in found.companions.items():
+            screen.echo(f"unhang: -o FILE writes this beside it, as FILE{ending}:\n{text}", stderr=True, end="")
 
 
 def _have_an_effect(form: str, where: Layout, options: Mapping[str, Collection[str]]) -> None:

@@ -61,8 +61,7 @@ def presets(
             ]
             json_errors.print_json({"schema": report.PRESETS_SCHEMA, "settings": listed})
             return
-        for line in report.catalogue(SETTINGS.values(), screen.width(console), chosen):
-            console.print(line)
+        console.print_all(report.catalogue(SETTINGS.values(), screen.width(console), chosen))
         return
     configured = asked.configured(Path.cwd())
     here = asked.here(python or commands.training_python(), looks=True)
@@ -77,5 +76,4 @@ def presets(
         lines = report.page(*judged[0], SETTINGS, here.installed, width, chosen)
     else:
         lines = report.overview(judged, here.installed, width, chosen)
-    for line in lines:
-        console.print(line)
+    console.print_all(lines)

@@ -11,7 +11,7 @@ import msgspec
 
 from unhang import logs
 from unhang.diagnosis import run_history
-from unhang.diagnosis.unknown import remedy
+from unhang.diagnosis.remains import remedy
 from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, text, words

@@ -13,7 +13,7 @@ from typing import IO
 import msgspec
 
 from unhang import encoding
-from unhang.diagnosis.unknown import remedy
+from unhang.diagnosis.remains import remedy
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
 from unhang.knowledge.text import Text, joined, msg

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.diagnosis import run_history
+from unhang.diagnosis.remains import remedy
 from unhang.diagnosis.run_history import RunHistory, Unfinished
-from unhang.diagnosis.unknown import remedy
 from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.facts.host import Host

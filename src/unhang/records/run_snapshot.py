@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from unhang.records.run_so_far import Happened, Monitored
 from unhang.records.status import Place
@@ -25,7 +25,7 @@ TOP_SCHEMA = "unhang/top/1"
 #   stopped   it was ended, by its launcher or by us
 #   done      it ended in order
 State = Literal["failed", "stuck", "silent", "late", "slow", "waiting", "unknown", "starting", "running", "left", "stopped", "done"]
-STATES: tuple[State, ...] = ("failed", "stuck", "silent", "late", "slow", "waiting", "unknown", "starting", "running", "left", "stopped", "done")
+STATES: tuple[State, ...] = get_args(State)
 # Those that something is wrong with; a rank that is late or slow, and whoever waits for it, may come right by itself.
 WRONG: frozenset[State] = frozenset({"failed", "stuck", "silent"})
 
@@ -40,7 +40,6 @@ WRONG: frozenset[State] = frozenset({"failed", "stuck", "silent"})
 #   gone      `unhang run` lives no longer, and has not said that the run was over
 #   unknown   whether it goes on cannot be told from here
 Phase = Literal["starting", "running", "standing", "wrong", "between", "trying", "ended", "gone", "unknown"]
-PHASES: tuple[Phase, ...] = ("starting", "running", "standing", "wrong", "between", "trying", "ended", "gone", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)

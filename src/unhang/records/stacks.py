@@ -93,26 +93,11 @@ _FRAME = lazily(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>
 
 def from_faulthandler(text: str) -> Stacks:
     """What faulthandler wrote while a signal was ending the process. Raises RecordError where no stack is in the text."""
-    threads: list[ThreadStack] = []
-    name = ""
-    frames: list[Frame] = []
-
-    def close() -> None:
-        if name and frames:
-            frames.reverse()
-            # Threads that Python started have threading's bootstrap at the bottom; the main thread has the script.
-            main = not frames[0].file.endswith("/threading.py")
-            threads.append(ThreadStack(name=name, main=main, frames=tuple(frames)))
-
-    for line in text.splitlines():
-        if header := _THREAD.match(line):
-            close()
-            name, frames = header["name"] or (f"thread 0x{header['id'].lstrip('0')}" if header["id"] else "thread"), []
-        elif line.startswith("Extension modules:"):
-            break
-        elif name and (found := _FRAME.match(line)):
-            frames.append(Frame(file=found["file"], line=int(found["line"]) if found["line"].isdigit() else 0, name=found["name"]))
-    close()
+    threads = []
+    for head, frames in _threads(text, _THREAD, _FRAME):
+        name = head["name"] or (f"thread 0x{head['id'].lstrip('0')}" if head["id"] else "thread")
+        # Threads that Python started have threading's bootstrap at the bottom; the main thread has the script.
+        threads.append(ThreadStack(name=name, main=not frames[0].file.endswith("/threading.py"), frames=frames))
     if not threads:
         raise RecordError("no Python stack in what faulthandler wrote", cause="it was cut off, or the process had no thread with a Python frame")
     return Stacks(source="fatal-signal", threads=tuple(_main_first(threads)))
@@ -124,26 +109,25 @@ _SPIED_FRAME = lazily(r"^ {4}(?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)$")
 
 def from_pyspy_text(text: str) -> Stacks:
     """What `py-spy dump` printed for people; without --full-filenames, files are names alone. Raises RecordError where no stack is in the text."""
-    threads: list[ThreadStack] = []
-    head: re.Match[str] | None = None
-    frames: list[Frame] = []
-
-    def close() -> None:
-        if head is not None and frames:
-            # Python tells py-spy the names once `threading` is imported; before, and of a stripped Python, the script is below the main thread alone.
-            main = head["name"] == "MainThread" if head["name"] else frames[-1].name == "<module>"
-            threads.append(ThreadStack(name=head["name"] or f"thread {head['id']}", main=main, frames=tuple(reversed(frames))))
-
-    for line in text.splitlines():
-        if (found := _SPIED.match(line)) is not None:
-            close()
-            head, frames = found, []
-        elif head is not None and (found := _SPIED_FRAME.match(line)) is not None:
-            frames.append(Frame(file=found["file"], line=int(found["line"]), name=found["name"]))
-    close()
+    threads = []
+    for head, frames in _threads(text, _SPIED, _SPIED_FRAME):
+        # Python tells py-spy the names once `threading` is imported; before, and of a stripped Python, the script is below the main thread alone.
+        main = head["name"] == "MainThread" if head["name"] else frames[0].name == "<module>"
+        threads.append(ThreadStack(name=head["name"] or f"thread {head['id']}", main=main, frames=frames))
     if not threads:
         raise RecordError("no Python stack in what py-spy printed")
     return Stacks(source="py-spy", threads=tuple(_main_first(threads)))
+
+
+def _threads(text: str, head: re.Pattern[str], frame: re.Pattern[str]) -> list[tuple[re.Match[str], tuple[Frame, ...]]]:
+    """The heading of each thread that has frames, and these, innermost last; in the text the innermost comes first."""
+    found: list[tuple[re.Match[str], list[Frame]]] = []
+    for line in text.partition("\nExtension modules:")[0].splitlines():
+        if (begun := head.match(line)) is not None:
+            found.append((begun, []))
+        elif found and (at := frame.match(line)) is not None:
+            found[-1][1].append(Frame(file=at["file"], line=int(at["line"]) if at["line"].isdigit() else 0, name=at["name"]))
+    return [(begun, tuple(reversed(frames))) for begun, frames in found if frames]
 
 
 @lru_cache(maxsize=4096)

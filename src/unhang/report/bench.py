@@ -15,54 +15,28 @@ from rich.table import Table
 
 from unhang import encoding
 from unhang.bench.arms import Arm, Rules
-from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison, Outcome
+from unhang.bench.comparison import CONFIDENCE, LEAST_DECIDING, Comparison
 from unhang.bench.effective_settings import OBSERVED, WORLD_SIZE, Difference, find_changes
 from unhang.bench.elimination import RaceState
 from unhang.bench.explain import explain, summarize
 from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
+from unhang.i18n import texts
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
 from unhang.report.console import Console, fold
 from unhang.text import counted
 
-OUTCOMES: dict[Outcome, Text] = {
-    "faster": msg("faster"),
-    "slower": msg("slower"),
-    "same": msg("same within {margin}"),
-    "undecided": msg("cannot tell yet"),
-}
-_SENTENCES: dict[Outcome, Text] = {
-    "faster": msg("{arm} is faster than {baseline}: {change} less time per {unit}, {between}"),
-    "slower": msg("{arm} is slower than {baseline}: {change} more time per {unit}, {between}"),
-    "same": msg("{arm} is as fast as {baseline} within {margin}: the time per {unit} differs by {low} to {high}"),
-    "undecided": msg("cannot tell yet whether {arm} and {baseline} differ by more than {margin}: the time per {unit} differs by {low} to {high}"),
-}
+OUTCOMES = texts("bench-outcomes")
+_SENTENCES = texts("bench-sentences")
 SAID = msg("; it said: {said}")
 BETWEEN = msg("between {low} and {high}")
 AT_LEAST = msg("at least {low}")
 CERTAINTY = msg(" ({confidence} confidence, {rounds})")
 NOT_USEFUL = msg("no useful interval yet")
-_STOPPED = {
-    "budget": msg("the budget of {budget} s is spent; {again} goes on"),
-    "interrupted": msg("interrupted; {again} goes on"),
-    "failed": msg("the training failed in arm {arm}{why}{said}; unhang why {failed} says more; {again} goes on"),
-    "decided": NOTHING,
-}
-HEADS = {
-    "arm": msg("arm"),
-    "asked": msg("setting"),
-    "runs": msg("runs"),
-    "step": msg("step", "bench"),
-    "p95": msg("p95"),
-    "rate": msg("steps/s"),
-    "samples": msg("samples/s per rank"),
-    "change": msg("time per {unit}"),
-    "gain": msg("throughput"),
-    "interval": msg("{confidence} interval"),
-    "outcome": msg("verdict"),
-}
+_STOPPED = texts("bench-stopped")
+HEADS = texts("bench-heads", "bench")
 _STEP, _SAMPLE = msg("step", "bench-2"), msg("sample")
 
 
@@ -86,15 +60,13 @@ class Report:
         console.print(table(*in_language(self.rows(), self.lang), left=(0, 1, 7, 8)))
         if compared := sorted((one for one in self.state.comparisons if one.is_useful), key=lambda one: one.change):
             console.print(msg("time against {baseline}: * mean, = interval, : margin", baseline=self.arms[0].name).of(self.lang))
-            for line in bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)):
-                console.print(line)
+            console.print_all(bench_metrics.lines(compared, self.rules.margin, width=screen.width(console)))
         console.print()
         if self.state.runs and not self.rules.is_race:
             console.print(table(*in_language(self.metric_rows(), self.lang), left=(0,)))
             console.print()
         for says in (*self.verdicts(), *self.explanation(), *self.differences(), *self.notes()):
-            for line in fold(says.of(self.lang), screen.width(console)):
-                console.print(line)
+            console.print_all(fold(says.of(self.lang), screen.width(console)))
 
     def verdicts(self) -> Iterator[Text]:
         """The sentence of each arm, or of all together."""
@@ -143,7 +115,7 @@ class Report:
             low, high = min(dropped), max(dropped)
             steps = same(str(low)) if low == high else msg("{low} to {high}", low=low, high=high)
             yield msg("warm-up steps dropped from each run: {steps}; records in {path}", steps=steps, path=str(self.run_dir))
-        if says := _STOPPED[self.result.stopped]:
+        if says := _STOPPED.get(self.result.stopped, NOTHING):
             primary = self.result.verdict.primary if self.result.verdict is not None else None
             why = NOTHING if primary is None else msg(": {says}", says=primary.says)
             arm_name = next((f"{arm.name} ({arm.asked})" for arm in self.arms if arm.name == self.result.failed_arm), "")

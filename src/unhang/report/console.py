@@ -5,7 +5,7 @@ Text in lines of a terminal's cells is wrapped as rich wraps it, with an indent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,18 @@ from rich.segment import Segment
 from rich.text import Text
 
 from unhang import printable
-from unhang.report import screen
+
+# How things stand: a sign and its style. Nothing is told by colour alone.
+MARKS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("ok", "passed", "removed"), ("✓", "green")),
+    **dict.fromkeys(("error", "failed"), ("✗", "bold red")),
+    **dict.fromkeys(("unknown", "not-tested", "inconclusive"), ("?", "yellow")),
+    **dict.fromkeys(("absent", "not-here", "lacking", "skipped", "left"), ("-", "dim")),
+    "warning": ("!", "bold yellow"),
+    "refused": ("!", "yellow"),
+    "note": ("i", "cyan"),
+    "proposed": ("→", "green"),
+}
 
 
 class Console(rich.console.Console):
@@ -27,6 +38,10 @@ class Console(rich.console.Console):
         if all(isinstance(shown, (str, Text)) for shown in objects):
             options.setdefault("soft_wrap", True)
         super().print(*map(_one_line, objects), **options)
+
+    def print_all(self, texts: Iterable[str | Text]) -> None:
+        for text in texts:
+            self.print(text)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -52,12 +67,12 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
 @cache
 def _console() -> rich.console.Console:
     """Only how wide characters are is asked of it."""
-    return screen.console()
+    return rich.console.Console(_environ={})
 
 
-def styled(text: str, width: int, indent: str, style: str = "") -> Iterator[Text]:
-    """`fold` with one indent, in one style."""
-    return (Text(line, style=style) for line in fold(text, width, first=indent))
+def styled(text: str, width: int, indent: str, style: str = "", *, deeper: str | None = None) -> Iterator[Text]:
+    """`fold` in one style."""
+    return (Text(line, style=style) for line in fold(text, width, first=indent, deeper=deeper))
 
 
 def marked(mark: tuple[str, str], text: str, width: int, *, indent: str = "", deeper: str, style: str = "") -> Iterator[Text]:

@@ -33,8 +33,7 @@ def render_timeline(judged: Judged, console: Console, *, lang: Language) -> None
         for what, said in judged.job:
             console.print(Text(f"  {what:<16} {_plain(said)}"))
     console.print(Text(LABELS[lang]["timeline"].format(attempt=judged.attempt, attempts=judged.attempts), style="bold"))
-    for line in _lines(judged, lang):
-        console.print(line)
+    console.print_all(_lines(judged, lang))
 
 
 def _lines(judged: Judged, lang: Language) -> Iterator[Text]:
@@ -76,8 +75,7 @@ def render_stacks(trunk: Trunk, cwd: str, console: Console, *, lang: Language, l
     """Print the tree, the user's own lines bright; `label` names the heading."""
     console.print(Text(LABELS[lang][label], style="bold"))
     lines = list(_branch(trunk, cwd, lang, 1))
-    for line in lines[:MAX_LINES]:
-        console.print(line)
+    console.print_all(lines[:MAX_LINES])
     if len(lines) > MAX_LINES:
         console.print(Text(" " * _INDENT + LABELS[lang]["more"].format(n=len(lines) - MAX_LINES), style="dim"))
 

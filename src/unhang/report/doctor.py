@@ -12,19 +12,11 @@ from unhang.facts import snapshot
 from unhang.i18n import Words, in_language
 from unhang.model import Area, Difference, Examination, HostFinding
 from unhang.report import screen
-from unhang.report.console import Console, fold
+from unhang.report.console import MARKS, Console, fold, styled
 from unhang.report.language import Language, unseen
-from unhang.report.terminal import ran, says
+from unhang.report.terminal import offered
 from unhang.text import Text as Said
 
-_MARKS: Mapping[str, tuple[str, str]] = {
-    "ok": ("✓", "green"),
-    "absent": ("-", "dim"),
-    "unknown": ("?", "yellow"),
-    "error": ("✗", "bold red"),
-    "warning": ("!", "bold yellow"),
-    "note": ("i", "cyan"),
-}
 _OURS = "unhang doctor --fix"
 _WORDS = Words("doctor")
 
@@ -44,8 +36,7 @@ def render(
     """
     if elsewhere:
         console.print(_WORDS[lang]["taken"].format(host=examination.host, taken=examination.taken))
-    for line in _lines(examination, screen.width(console), lang, details, titles or {}):
-        console.print(line)
+    console.print_all(_lines(examination, screen.width(console), lang, details, titles or {}))
 
 
 def render_differences(differences: Sequence[Difference], a: str, b: str, console: Console, *, lang: Language) -> None:
@@ -60,8 +51,7 @@ def render_differences(differences: Sequence[Difference], a: str, b: str, consol
             if d.path:
                 console.print(Text(f"  {d.path}", style="cyan"))
             for name, value in ((a, d.a), (b, d.b)):
-                for line in fold(f"{name}: {value}", width, first="    ", deeper="      "):
-                    console.print(Text(line))
+                console.print_all(fold(f"{name}: {value}", width, first="    ", deeper="      "))
 
 
 def _lines(examination: Examination, width: int, lang: Language, details: bool, named: Mapping[str, Said]) -> Iterator[Text]:
@@ -86,7 +76,7 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool, 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
     # What is only worth knowing is no fault, and no reason to be silent about it either.
-    mark, style = _MARKS[min((f.severity for f in against), key=SEVERITIES.index) if against and area.state in ("found", "noted") else area.state]
+    mark, style = MARKS[min((f.severity for f in against), key=SEVERITIES.index) if against and area.state in ("found", "noted") else area.state]
     said = unseen(area.summary, lang)
     if area.unread:
         said += _WORDS[lang]["besides"].format(what=_WORDS[lang]["comma"].join(unseen(what, lang) for what in area.unread))
@@ -94,7 +84,7 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
     if 2 * len(indent) > width:
         # Beside the titles there would be room for a word or two.
         yield Text.assemble((mark, style), " ", (title, "bold"))
-        yield from (Text(line) for line in fold(said, width, first=" " * 4))
+        yield from styled(said, width, " " * 4)
         return
     for i, line in enumerate(fold(said, width, first=indent)):
         head = f"{mark} {title}{' ' * (column - cell_len(title) + 2)}" if i == 0 else indent
@@ -106,15 +96,12 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
 
 
 def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]:
-    mark, style = _MARKS[finding.severity]
+    mark, style = MARKS[finding.severity]
     yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
     told = in_language(finding.says, lang)
     leads_to = in_language(finding.leads_to, lang)
-    yield from (Text(line) for line in fold(told, width, first=" " * 6))
-    yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {leads_to}", width, first=" " * 6, deeper=" " * 8))
+    yield from styled(told, width, " " * 6)
+    yield from styled(f"{_WORDS[lang]['leads_to']}: {leads_to}", width, " " * 6, "dim", deeper=" " * 8)
     # A note asks for nothing; what we can do ourselves is offered.
     for remedy in (r for r in finding.remedies if finding.severity != "note" or (r.command or "").startswith(_OURS)):
-        yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
-        if line := ran(remedy):
-            # One line, however long: it is there to be copied.
-            yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
+        yield from offered(remedy, lang, width)

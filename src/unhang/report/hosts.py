@@ -25,8 +25,7 @@ def render(result: Result, console: Console, *, lang: Language) -> None:
     """Print the examination, and the picture where a link is bad or slow."""
     doctor.render(result.examination, console, lang=lang, titles=AREAS)
     if any(f.area == "links" for f in result.examination.findings):
-        for line in _picture(result, lang):
-            console.print(line)
+        console.print_all(_picture(result, lang))
     if result.bad:
         console.print(msg("leave out: {hosts}", hosts=",".join(result.bad)).of(lang))
 

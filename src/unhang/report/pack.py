@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 
-from unhang.i18n import Text, msg
+from unhang.i18n import Text, msg, texts
 from unhang.model import Area, Examination, HostFinding, NotExamined
 from unhang.pack import verify
 from unhang.pack.diff import Comparison
@@ -20,19 +20,8 @@ from unhang.text import size
 
 _MOST = 20
 _MORE = msg("  … {more} more: --json has all")
-_STATES = {
-    "sent": msg("sent"),
-    "unchanged": msg("unchanged"),
-    "refused": msg("refused, nothing was sent"),
-    "failed": msg("failed"),
-}
-_AREAS = {
-    "ok": msg("ok"),
-    "noted": msg("noted"),
-    "found": msg("found"),
-    "absent": msg("not there"),
-    "unknown": msg("unknown"),
-}
+_STATES = texts("pack-states")
+_AREAS = texts("pack-areas")
 _HEADS = (msg("host"), msg("state"), msg("sent"), msg("time"), msg("checks"))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.i18n import COMMA, Text, joined, msg
+from unhang.i18n import COMMA, Text, joined, msg, texts
 from unhang.plan.memory_model import Estimate, Term, total
 from unhang.plan.recommend import FITS, MOST_BATCH, Plan, Row
 from unhang.plan.training import Training
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
     from unhang.report.console import Console
 
 _NOT_TENSORS = ("slack", "context", "communicator")
-_MOMENT = {
-    "loss": msg("at the loss"),
-    "backward": msg("at the end of the backward pass"),
-    "step": msg("in the optimizer's step"),
-}
-_BASE = {
-    "tracker": msg("activations counted by torch's own tracker on fake tensors"),
-    "built": msg("parameters counted as torch builds them, activations by closed form"),
-    "closed form": msg("activations by closed form"),
-}
+_MOMENT = texts("plan-moments")
+_BASE = texts("plan-bases")
 
 UNWRITTEN = msg("nothing is written: no strategy that fits has a place in {form}; --strategy NAME writes one all the same")
 

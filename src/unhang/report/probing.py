@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -11,16 +11,10 @@ from unhang.i18n import Words, in_language
 from unhang.model import Live, StageResult
 from unhang.probes.plan import STAGES, Stage
 from unhang.report import screen
-from unhang.report.console import Console, fold, marked
+from unhang.report.console import MARKS, Console, fold, marked, styled
 from unhang.report.language import STANDINGS, Language
-from unhang.report.terminal import ran, says
+from unhang.report.terminal import offered, says
 
-_MARKS: Mapping[str, tuple[str, str]] = {
-    "passed": ("✓", "green"),
-    "failed": ("✗", "bold red"),
-    "lacking": ("-", "dim"),
-    "not-tested": ("?", "yellow"),
-}
 _WORDS = Words("probing")
 
 
@@ -44,8 +38,7 @@ class Progress:
         self._status.update(f"{_ranks(world_size, self._lang)}: {_title(stage, self._lang)}")
 
     def ended(self, stage: Stage, result: StageResult) -> None:
-        for line in _lines(result, screen.width(self._console), self._lang):
-            self._console.print(line)
+        self._console.print_all(_lines(result, screen.width(self._console), self._lang))
 
 
 def render_end(live: Live, console: Console, *, lang: Language) -> None:
@@ -55,16 +48,14 @@ def render_end(live: Live, console: Console, *, lang: Language) -> None:
     if untested:
         titles = {s.id: _title(s, lang) for s in STAGES}
         named = ", ".join(dict.fromkeys(titles[r.stage] for r in untested))
-        for line in fold(f"{_WORDS[lang]['not-tested']}: {named}", width, first="? ", deeper="  "):
-            console.print(Text(line, style="yellow"))
+        console.print_all(styled(f"{_WORDS[lang]['not-tested']}: {named}", width, "? ", "yellow", deeper="  "))
     console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"))
-    mark = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
-    for shown in marked(mark, in_language(live.conclusion, lang), width, deeper="  ", style="bold"):
-        console.print(shown)
+    mark = MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
+    console.print_all(marked(mark, in_language(live.conclusion, lang), width, deeper="  ", style="bold"))
 
 
 def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
-    mark, style = _MARKS[result.state]
+    mark, style = MARKS[result.state]
     titles = {s.id: _title(s, lang) for s in STAGES}
     column = max(map(cell_len, titles.values()))
     title = titles[result.stage]
@@ -80,11 +71,9 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
     if result.verdict is not None and result.verdict.primary is not None:
         finding = result.verdict.primary
         yield Text.assemble("      ", (finding.cause, "bold"), f"  {STANDINGS[lang][finding.standing]}")
-        yield from (Text(line) for line in fold(says(finding, lang), width, first=" " * 6))
+        yield from styled(says(finding, lang), width, " " * 6)
         for remedy in finding.remedies[:2]:
-            yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
-            if line := ran(remedy):
-                yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
+            yield from offered(remedy, lang, width)
     if result.logs:
         yield Text("      " + _WORDS[lang]["logs"].format(path=result.logs), style="dim")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -12,22 +12,12 @@ from unhang.remedies import settings_file
 from unhang.remedies.cleaning import Step
 from unhang.remedies.ladder import Told
 from unhang.report import screen
-from unhang.report.console import Console, marked
+from unhang.report.console import MARKS, Console, marked
 from unhang.report.ladder_report import by_run, variables, what
 from unhang.report.language import Language
 from unhang.text import size
 
 _SHOWN = 20
-_MARKS: Mapping[str, tuple[str, str]] = {
-    "proposed": ("→", "green"),
-    "left": ("-", "dim"),
-    "removed": ("✓", "green"),
-    "refused": ("!", "yellow"),
-    "passed": ("✓", "green"),
-    "failed": ("✗", "bold red"),
-    "inconclusive": ("?", "yellow"),
-    "skipped": ("-", "dim"),
-}
 _WORDS = Words("repairs", "repairs")
 
 
@@ -64,8 +54,7 @@ def word(id: str, *, lang: Language, **values: object) -> str:
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:
-    for line in lines:
-        console.print(line)
+    console.print_all(lines)
 
 
 def _steps(steps: Sequence[Step], console: Console, lang: Language) -> Iterator[Text]:
@@ -73,7 +62,7 @@ def _steps(steps: Sequence[Step], console: Console, lang: Language) -> Iterator[
     for step in steps[:_SHOWN]:
         said = words["segment"].format(path=step.path, size=size(step.size_bytes), owner=step.owner, age=_age(step.age_s))
         why = f"; {step.why}" if step.why else ""
-        yield from marked(_MARKS[step.outcome], said + why, screen.width(console), indent="  ", deeper="      ")
+        yield from marked(MARKS[step.outcome], said + why, screen.width(console), indent="  ", deeper="      ")
     if len(steps) > _SHOWN:
         yield Text(f"    {words['more'].format(n=len(steps) - _SHOWN)}", style="dim")
 
@@ -118,4 +107,4 @@ def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:
 
 
 def _tried(outcome: str, text: str, console: Console) -> None:
-    _print(console, marked(_MARKS[outcome], text, screen.width(console), deeper="      "))
+    _print(console, marked(MARKS[outcome], text, screen.width(console), deeper="      "))

@@ -15,7 +15,7 @@ from unhang.i18n import in_language
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.report import screen
-from unhang.report.console import Console, fold
+from unhang.report.console import Console, fold, styled
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
 MAX_LINES = 25
@@ -45,8 +45,7 @@ def render(
         lines = list(_brief(verdict.primary, language, width))
     else:
         lines = _lines(verdict, language, width, whole=whole, again=again)
-    for line in lines:
-        console.print(line)
+    console.print_all(lines)
 
 
 def title(finding: Finding, lang: Language) -> str:
@@ -103,6 +102,14 @@ def ran(remedy: Remedy) -> str:
     return " ".join(["export", *env]) if env else ""
 
 
+def offered(remedy: Remedy, lang: Language, width: int) -> Iterator[Text]:
+    """A remedy below a finding, and what it runs."""
+    yield from styled(f"→ {says(remedy, lang)}", width, " " * 6, deeper=" " * 8)
+    if line := ran(remedy):
+        # One line, however long: it is there to be copied.
+        yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
+
+
 def _brief(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
     yield Text("─" * min(width, _USUAL), style="dim")
     yield from (line for i, line in enumerate(_head(finding, lang, width, at_most=3)) if i != 1)
@@ -114,7 +121,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, again: 
     finding = verdict.primary
     if finding is None:
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
-        said = [Text(line, style=style) for line in fold(nothing(verdict, lang), width, first=f"{mark} ", deeper=" " * _INDENT)]
+        said = styled(nothing(verdict, lang), width, f"{mark} ", style, deeper=" " * _INDENT)
         return [*said, *_rest(verdict, lang, width, whole=whole, unexamined=MAX_NOT_EXAMINED + 1, again=again)]
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4, recovered=verdict.recovered))
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)

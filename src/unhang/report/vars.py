@@ -12,7 +12,7 @@ from unhang.i18n import Words, chinese
 from unhang.model import Severity
 from unhang.printable import escape
 from unhang.report import screen
-from unhang.report.console import Console, marked, styled
+from unhang.report.console import MARKS, Console, marked, styled
 from unhang.report.language import Language
 from unhang.report.terminal import unseen
 from unhang.variables.examine import Examined
@@ -20,14 +20,6 @@ from unhang.variables.judge import Judged
 from unhang.variables.known import CONTEXT
 from unhang.variables.readers import Reader
 
-_MARKS: Mapping[str, tuple[str, str]] = {
-    "ok": ("✓", "green"),
-    "unknown": ("?", "yellow"),
-    "not-here": ("-", "dim"),
-    "error": ("✗", "bold red"),
-    "warning": ("!", "bold yellow"),
-    "note": ("i", "cyan"),
-}
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _WORDS = Words("vars")
 
@@ -49,8 +41,7 @@ def _clean(text: str) -> str:
 
 def render(examined: Examined, console: Console, *, lang: Language) -> None:
     """Print all; `examined` is redacted already."""
-    for line in _lines(examined, screen.width(console), lang):
-        console.print(line)
+    console.print_all(_lines(examined, screen.width(console), lang))
 
 
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
@@ -70,7 +61,7 @@ def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
 
 def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     worst = min((r.severity for r in one.remarks), key=_ORDER.index, default=None)
-    mark, style = _MARKS[worst or (one.state if one.state in ("unknown", "not-here") else "ok")]
+    mark, style = MARKS[worst or (one.state if one.state in ("unknown", "not-here") else "ok")]
     value = f"={one.value}" if one.value is not None else f" {_WORDS[lang]['hidden']}" if one.source else ""
     source = _WORDS[lang]["environment"] if one.source == "environment" else one.source
     at = f"  {source}{f':{one.line}' if one.line else ''}" if source else ""
@@ -83,7 +74,7 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     for who in _who(replace(one, state="not-read") if is_misspelt else one, lang):
         yield from styled(who, width, "    ", style="dim")
     for remark in one.remarks:
-        yield from marked(_MARKS[remark.severity], remark.says.of(lang), width, indent="    ", deeper="      ")
+        yield from marked(MARKS[remark.severity], remark.says.of(lang), width, indent="    ", deeper="      ")
     if is_misspelt:
         yield from styled(_WORDS[lang]["unknown-as-it-is"], width, "    ", style="dim")
 

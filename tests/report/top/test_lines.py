@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import string
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from rich.cells import cell_len
@@ -13,7 +14,7 @@ from tests.report.top.pictures import MONITORED, TOLD, TROUBLE, picture, rank, t
 from tests.tables import for_each
 
 from unhang.launch import events
-from unhang.records.run_snapshot import PHASES, STATES, Memory
+from unhang.records.run_snapshot import STATES, Memory, Phase
 from unhang.records.run_so_far import Calls, Happened
 from unhang.report.console import Console
 from unhang.report.top import lines, words
@@ -141,7 +142,7 @@ def test_both_languages_say_the_same_things():
     for name, text in words.LABELS["en"].items():
         assert fields(text) == fields(words.LABELS["zh"][name]), name
     for lang in ("en", "zh"):
-        assert set(words.STATES[lang]) == set(words.STYLES) == set(STATES) and set(words.PHASES[lang]) == set(PHASES)
+        assert set(words.STATES[lang]) == set(words.STYLES) == set(STATES) and set(words.PHASES[lang]) == set(get_args(Phase))
         # It fits a small screen, frame included.
         assert len(words.HELP.of(lang).splitlines()) <= 22 and all(cell_len(line) <= 76 for line in words.HELP.of(lang).splitlines())
     for name, told in words._EVENTS["en"].items():

@@ -58,20 +58,15 @@ class Column:
 def render(picture: RunSnapshot, console: Console, *, lang: Language = "en", everything: bool = False) -> None:
     """Print one picture, all of it; `everything`: also the ranks of which nothing is to be said, one by one."""
     width, labels = screen.width(console), LABELS[lang]
-
-    def put(*said: Text) -> None:
-        for line in said:
-            console.print(line)
-
-    put(Text(clean(picture.run_dir), style="bold"), *head(picture, width, lang, whole=True))
+    console.print_all((Text(clean(picture.run_dir), style="bold"), *head(picture, width, lang, whole=True)))
     if picture.ranks:
         chosen = choose(picture.ranks, everything=everything, at_most=_MOST_RANKS)
         shown = columns(chosen.shown, width)
-        put(Text(), heading(shown, lang), *(row(r, shown, lang) for r in chosen.shown), *folded(chosen, width, lang))
-    put(Text(), Text(labels["collectives"], style="bold"), *collectives(picture, width, _MOST_CALLS, lang))
-    put(Text(), Text(labels["events"], style="bold"), *events(picture, width, _MOST_EVENTS, lang))
+        console.print_all((Text(), heading(shown, lang), *(row(r, shown, lang) for r in chosen.shown), *folded(chosen, width, lang)))
+    console.print_all((Text(), Text(labels["collectives"], style="bold"), *collectives(picture, width, _MOST_CALLS, lang)))
+    console.print_all((Text(), Text(labels["events"], style="bold"), *events(picture, width, _MOST_EVENTS, lang)))
     if picture.job.verdict is not None:
-        put(Text(), Text(labels["records"].format(path=fsio.as_argument(clean(picture.run_dir))), style="dim"))
+        console.print_all((Text(), Text(labels["records"].format(path=fsio.as_argument(clean(picture.run_dir))), style="dim")))
 
 
 def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:
