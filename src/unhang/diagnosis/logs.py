@@ -235,7 +235,7 @@ class Judge:
         attempt = self.attempts[number - 1]
         roots, passed, symptoms = self._findings(attempt)
         if not roots:
-            from unhang.diagnosis.unknown_in_logs import absent
+            from unhang.diagnosis.missing_ranks import absent
 
             # Whom to look at says more than a guess.
             if not passed or absent(attempt.view) is None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from unhang.attach import protocol
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.facts import shebang
+from unhang.facts import paths
 from unhang.facts.host import Host
 from unhang.fsio import as_argument, is_dir, is_file
 from unhang.model import frozen
@@ -473,7 +473,7 @@ def _interpreter(executable: Path) -> str | None:
     """The Python that a console script starts; None for anything else."""
     if executable.name.startswith("python"):
         return str(executable)
-    found = shebang.read(Host(), str(executable.absolute()), at_most=_ANY_LENGTH)
+    found = paths.shebang(Host(), str(executable.absolute()), at_most=_ANY_LENGTH)
     if found is None or "python" not in Path(found.interpreter).name:
         return None
     if "/" in found.interpreter:
