@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
@@ -27,7 +28,8 @@ def told(view: LogView) -> Iterator[tuple[str, str]]:
     ):
         if values:
             yield what, _values(values)
-    for trace in _distinct([t.text.rsplit("NCCL INFO ", 1)[-1].strip() for t in view.nccl.traces]):
+    traces = dict.fromkeys(t.text.rsplit("NCCL INFO ", 1)[-1].strip() for t in view.nccl.traces)
+    for trace in islice(traces, MAX_VALUES):
         yield "NCCL returned", f"{trace} ({_result(trace)})"
     ends: dict[int, list[int]] = {}
     for e in view.exits:
@@ -52,7 +54,3 @@ def _values(values: Mapping[str, Sequence[At]]) -> str:
         parts.append(f"{value} ({who})" if who and len(values) > 1 else value)
     more = len(values) - len(parts)
     return "; ".join(parts) + (f"; {more} more" if more > 0 else "")
-
-
-def _distinct(texts: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(texts))[:MAX_VALUES]

@@ -13,7 +13,7 @@ from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIM
 from unhang.knowledge.text import NOTHING, Text, msg, ranks, same
 from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
 from unhang.logs import Hit
-from unhang.logs.log_facts import Call, Status, Timeout
+from unhang.logs.log_facts import Call, Timeout
 from unhang.model import Evidence
 
 _SIGTERM = -15
@@ -248,11 +248,8 @@ def _has_one_element(given_up: Timeout) -> bool:
 
 def _behind(view: LogView, group: str | None, seq: int, waiting: tuple[int, ...]) -> tuple[int, ...]:
     """Ranks whose counters of the same group stand before `seq`: everything that they issued is completed, and this was not issued."""
-    return tuple(sorted({s.at.rank for s in _stopped_before(view, group, seq) if s.at.rank is not None and s.at.rank not in waiting}))
-
-
-def _stopped_before(view: LogView, group: str | None, seq: int) -> Iterator[Status]:
-    return (s for s in view.statuses if (group is None or s.group == group) and s.enqueued < seq and s.enqueued == s.completed)
+    stopped = (s for s in view.statuses if (group is None or s.group == group) and s.enqueued < seq and s.enqueued == s.completed)
+    return tuple(sorted({s.at.rank for s in stopped if s.at.rank is not None and s.at.rank not in waiting}))
 
 
 def _lagging(view: LogView, waiting: tuple[int, ...]) -> tuple[Call, ...]:

@@ -120,7 +120,7 @@ def _key(words: Sequence[str], at: int) -> str:
 _PID = re.compile(r"kill (?:-\w+ )?(?P<killed>\d+)\b|py-spy dump (?:--\w+ )*--pid (?P<read>\d+)\b|cat /proc/(?P<looked_at>\d+)/")
 
 
-def _seen_from_here(process: ProcessId) -> bool | None:
+def seen_from_here(process: ProcessId) -> bool | None:
     from unhang.facts import processes
     from unhang.facts.host import Host
 
@@ -128,7 +128,7 @@ def _seen_from_here(process: ProcessId) -> bool | None:
 
 
 def with_living_processes(
-    found: Verdict, records: Sequence[RankRecord], *, ends: bool = False, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
+    found: Verdict, records: Sequence[RankRecord], *, ends: bool = False, is_alive: Callable[[ProcessId], bool | None] = seen_from_here
 ) -> Verdict:
     """The verdict, with no command for a process that is gone, and a warning where that is not known. `ends`: who lives is about to be ended."""
     of_pids = {r.pid: r for r in records}

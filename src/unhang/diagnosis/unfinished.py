@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from unhang.diagnosis import run_history
 from unhang.diagnosis.remains import remedy
+from unhang.diagnosis.rerun_command import seen_from_here
 from unhang.diagnosis.run_history import RunHistory, Unfinished
 from unhang.errors import RunDirError
 from unhang.facts import processes
-from unhang.facts.host import Host
 from unhang.knowledge import seen, text, words
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Evidence, ProcessId, Remedy
@@ -29,10 +29,6 @@ _EITHER = msg("unhang itself was killed, or the run still goes on")
 _OR_LOST = msg(", or its end was recorded in what is lost here")
 
 
-def _seen_from_here(process: ProcessId) -> bool | None:
-    return processes.is_alive(Host(), process)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """run.json, as far as it matters here."""
@@ -41,7 +37,7 @@ class _Run:
 
 
 def look(
-    rundir: RunDir, went: RunHistory, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = _seen_from_here
+    rundir: RunDir, went: RunHistory, *, called: str, logs: str | None, is_alive: Callable[[ProcessId], bool | None] = seen_from_here
 ) -> Unfinished:
     """How a run stands whose end is not recorded in the course that it `went`. `called`: where it is, for whoever is to look into it; `logs`: those
     of the last attempt.

@@ -74,7 +74,7 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None,
     # The description of each group by name, as most have it who tell one.
     votes: dict[str, Counter[str]] = {}
     for recording in recordings.values():
-        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
+        for group in recording.all_groups:
             if group.desc and group.desc != "undefined":
                 votes.setdefault(group.name, Counter())[group.desc] += 1
     described = {name: "default_pg" if "default_pg" in of else min(of.items(), key=_most)[0] for name, of in votes.items()}
@@ -90,24 +90,18 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None,
             if track.group.members:
                 of_group[id(track.group)] = among
         among[rank] = track
-    for name, lists in declared.items():
-        for members in lists:
-            # A group in which nobody of those who are here has a call: it may still be waited in by others.
-            if members and described.get(name) != "default_pg":
-                by_identity.setdefault((name, members), {})
     meetings = []
     for (name, members), found in sorted(by_identity.items(), key=lambda item: item[0]):
-        desc = described.get(name, "")
-        if members:
-            meetings.append(JobGroup(name=name, desc=desc, members=members, known=True, tracks=found))
-        elif desc == "default_pg" or (not desc and name in _DEFAULT):
-            meetings.append(JobGroup(name=name, desc=desc, members=world, known=world_known, tracks=found))
-        else:
-            meetings.append(JobGroup(name=name, desc=desc, members=tuple(sorted(found)), known=False, tracks=found))
+        desc, known = described.get(name, ""), True
+        if not members and (desc == "default_pg" or (not desc and name in _DEFAULT)):
+            members, known = world, world_known
+        elif not members:
+            members, known = tuple(sorted(found)), False
+        meetings.append(_reopened(JobGroup(name=name, desc=desc, members=members, known=known, tracks=found)))
     messages = {rank: tuple((m, *_ends(m, rank, declared, world)) for m in r.messages) for rank, r in recordings.items() if r.messages}
     return Job(
         recordings=recordings,
-        meetings=tuple(_reopened(m) for m in meetings if m.tracks),
+        meetings=tuple(meetings),
         calls=list(table),
         world=world,
         world_known=world_known,
@@ -116,8 +110,11 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None,
 
 
 def _reopened(meeting: JobGroup) -> JobGroup:
+    """With no call of Gloo taken for completed from the first on that nobody waited for."""
     number = first_unwaited(meeting.tracks)
-    return meeting if number is None else replace(meeting, tracks=reopened(meeting.tracks, number), unwaited=number)
+    if number is None:
+        return meeting
+    return replace(meeting, tracks={rank: _reopened_track(t, number) if t.gloo else t for rank, t in meeting.tracks.items()}, unwaited=number)
 
 
 def _of_none(recording: Recording) -> Recording:
@@ -164,7 +161,7 @@ def _declared(recordings: Mapping[int, Recording]) -> dict[str, set[tuple[int, .
     found: dict[str, set[tuple[int, ...]]] = {}
     seen = set[int]()
     for recording in recordings.values():
-        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
+        for group in recording.all_groups:
             if group.members and id(group) not in seen:
                 seen.add(id(group))
                 found.setdefault(group.name, set()).add(tuple(sorted(group.members)))
@@ -212,11 +209,6 @@ def first_unwaited(tracks: Mapping[int, Track]) -> int | None:
     number, ns = min(pending)
     newest_ns = max(max((*t.pending_ns.values(), *t.over_ns.values()), default=0) for t in tracks.values())
     return number if newest_ns - ns < _TOGETHER_NS and newest - number <= _MOST_TOGETHER else None
-
-
-def reopened(tracks: Mapping[int, Track], number: int) -> Mapping[int, Track]:
-    """The tracks of Gloo with no call from this number on taken for completed."""
-    return {rank: _reopened_track(t, number) if t.gloo else t for rank, t in tracks.items()}
 
 
 def _reopened_track(track: Track, number: int) -> Track:

@@ -161,12 +161,16 @@ class Recording:
     patience_ns: int = 0
     heard: Mapping[str, LiveCounters] | None = None
 
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """Those of its calls and messages, and those that have none."""
+        return (*(t.group for t in self.tracks), *self.groups, *(m.group for m in self.messages))
+
 
 def world_of(recording: Recording) -> tuple[int, ...]:
     """The members of its default group; () where it tells none, or several."""
-    groups = (*(t.group for t in recording.tracks), *recording.groups)
     # Ranks share them: to hash all members for each takes longer.
-    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    found = {id(g.members): g.members for g in recording.all_groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
     return next(iter(found.values())) if len(set(found.values())) == 1 else ()
 
 

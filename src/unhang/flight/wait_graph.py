@@ -79,10 +79,10 @@ class _Graph:
     beside: dict[object, _Node] = field(default_factory=dict)
 
 
-def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None, others: Collection[int] = ()) -> Outcome:
+def judge(recordings: Mapping[int, Recording], *, others: Collection[int] = ()) -> Outcome:
     """The answer of all recordings together, whatever their order. `others`: ranks that are known without one."""
     kept, left = of_one_run(recordings)
-    job = align(kept, world_size=world_size, others=others)
+    job = align(kept, others=others)
     return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())))
 
 

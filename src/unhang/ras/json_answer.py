@@ -6,7 +6,7 @@ The text answer judges; here the same rules are applied, so that both say the sa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 import msgspec
@@ -196,13 +196,11 @@ def _communicator(raw: _Communicator, source: str) -> Communicator:
         missing=missing,
         missing_count=missing_count,
         launched=tuple(_launched(members)),
-        failures=tuple(_failure(phase, result, of) for phase, results in failed.items() for result, of in _most_first(results)),
+        failures=tuple(
+            _failure(phase, result, of) for phase, results in failed.items() for result, of in sorted(results.items(), key=lambda item: -len(item[1]))
+        ),
         states=tuple(sorted(found, key=lambda s: -s.ranks_count)),
     )
-
-
-def _most_first(results: Mapping[int, list[int]]) -> list[tuple[int, list[int]]]:
-    return sorted(results.items(), key=lambda item: -len(item[1]))
 
 
 def _failure(phase: Phase, result: int, ranks: Sequence[int]) -> Failure:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
@@ -297,7 +297,7 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
     numbers = {*detail.where, *detail.absent, *(r for g in detail.groups for r in g.ranks)}
     if any(rank >= row.size for rank in numbers):
         raise RecordError(f"{reader.source} is damaged: communicator {label} of {row.size} ranks has a rank {max(numbers)}")
-    answered = _but(row.size, detail.absent, len(detail.absent) == detail.absent_count) if fill else None
+    answered = set(range(row.size)) - detail.absent.keys() if fill and len(detail.absent) == detail.absent_count else None
     statuses = [g for g in detail.groups if g.kind == "status"]
     _fill(statuses, answered)
     # Who is no member has launched nothing.
@@ -351,10 +351,6 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
         failures=tuple(failures),
         states=tuple(sorted(states, key=lambda s: -s.ranks_count)),
     )
-
-
-def _but(size: int, absent: Iterable[int], complete: bool) -> set[int] | None:
-    return set(range(size)) - set(absent) if complete else None
 
 
 def _fill(groups: list[_Group], answered: set[int] | None) -> None:
