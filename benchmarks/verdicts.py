@@ -17,8 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from unhang.bench.comparison import CONFIDENCE, MARGIN, Outcome, compare
-from unhang.bench.comparison import critical_t
+from unhang.bench.comparison import CONFIDENCE, MARGIN, Outcome, compare, critical_t
 
 KINDS = ("plain", "drift", "autocorrelated", "outliers")
 ROUNDS = 30

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TypeVar
 
 from unhang import text
 from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, listed, msg, same
 
 __all__ = ["AND", "COMMA", "NOTHING", "THEN", "Text", "Words", "chinese", "in_language", "joined", "listed", "msg", "same", "sentences", "texts"]
-
-K = TypeVar("K", bound=str)
 
 
 def _texts() -> Mapping[str, str]:
@@ -44,14 +41,14 @@ def sentences(context: str) -> Mapping[str, str]:
     return {key.partition("\4")[2]: text for key, text in _texts().items() if key.startswith(f"{context}\4")}
 
 
-class Words(dict[str, Mapping[K, str]]):
+class Words(dict[str, Mapping[str, str]]):
     """A part of `report/words.toml` by language. A word that has no Chinese in the context has that of no context."""
 
     def __init__(self, part: str, context: str = "") -> None:
         self._part = part
         self._context = context
 
-    def __missing__(self, language: str) -> Mapping[K, str]:
+    def __missing__(self, language: str) -> Mapping[str, str]:
         from unhang import data
 
         english = data.table("report/words")[self._part]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.cli import demo
+from unhang.cli import demonstration
 from unhang.records.rundir import RunDir
 from unhang.report.console import Console
 from unhang.testing.scenarios import SCENARIOS
@@ -21,7 +21,7 @@ from unhang.testing.scenarios import SCENARIOS
 LINES = {"dataloader-deadlock": "evaluation.py:43", "collective-mismatch": "evaluation.py:62", "rank0-guarded-collective": "checkpoint.py:120"}
 
 
-def row(**fields) -> demo.Row:
+def row(**fields) -> demonstration.Row:
     given = {
         "name": "undisturbed",
         "says": "",
@@ -37,10 +37,10 @@ def row(**fields) -> demo.Row:
         "elapsed_s": 1.0,
         "run_dir": "/r",
     }
-    return demo.Row(**{**given, **fields})
+    return demonstration.Row(**{**given, **fields})
 
 
-def rows() -> list[demo.Row]:
+def rows() -> list[demonstration.Row]:
     faults = [
         row(
             name=s.name,
@@ -58,7 +58,7 @@ def rows() -> list[demo.Row]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits(width):
     file = io.StringIO()
-    demo._show(Console(file, width=width), rows(), 200.0)
+    demonstration._show(Console(file, width=width), rows(), 200.0)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
     assert "…" not in file.getvalue()
@@ -80,7 +80,7 @@ def test_the_table_fits(width):
 def test_what_was_not_as_it_should_be_is_said_below():
     file = io.StringIO()
     bad = row(name="killed", ok=False, problems=("cause None, not host-oom-or-killed", "0 restarts"))
-    demo._show(Console(file, width=80), [row(), bad], 5.0)
+    demonstration._show(Console(file, width=80), [row(), bad], 5.0)
     assert "killed: cause None, not host-oom-or-killed; 0 restarts\n1 of 2 runs" in file.getvalue()
 
 
@@ -90,7 +90,9 @@ def test_an_interrupted_demo_ends_what_it_runs(tmp_path: Path, number: int):
     # Stands for `unhang run`: ends in order when it is asked to.
     run = f"import os, signal, sys, pathlib\nsignal.signal(15, lambda *_: sys.exit(130))\npathlib.Path({str(pids)!r}).write_text(str(os.getpid()))\n"
     run += f"pathlib.Path({str(started)!r}).touch()\nsignal.pause()\n"
-    code = f"import sys\nfrom unhang.cli import demo\ndemo._call([sys.executable, '-c', {run!r}], any_exit=True)\nprint('went on')\n"
+    code = (
+        f"import sys\nfrom unhang.cli import demonstration\ndemonstration._call([sys.executable, '-c', {run!r}], any_exit=True)\nprint('went on')\n"
+    )
     demo = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 300
@@ -114,9 +116,10 @@ def test_a_rank_without_a_dump_is_a_problem_unless_it_cannot_answer(tmp_path: Pa
     entry = {"profiling_name": "gloo:all_reduce", "collective_seq_id": 1, "process_group": ("0", "default_pg"), "state": "scheduled", "frames": []}
     rundir.write_bytes(rundir.flight(1, 0), pickle.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": [entry]}))
     rundir.write_bytes(rundir.flight(1, 1), b"cut off")
-    problems = demo._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
+    problems = demonstration._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
     assert ("no flight-recorder dump of [1]" in problems) == (name == "exception")
     rundir.flight(1, 0).unlink()
     assert any(
-        p.startswith("no flight-recorder dump of [0") for p in demo._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
+        p.startswith("no flight-recorder dump of [0")
+        for p in demonstration._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
     )

@@ -22,7 +22,6 @@ _NAMES = 3
 
 def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     """Write this host's digest and say where; the exit code. Raises UnhangError."""
-
     from unhang import fsio
     from unhang.diagnosis.redact import redact
     from unhang.flight.rank_from_name import closed_ranks

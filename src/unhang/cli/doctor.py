@@ -332,7 +332,6 @@ def _save(seen: Snapshot, path: Path) -> None:
 
 def _refuse_what_is_no_snapshot(path: Path) -> None:
     """A log, say, whose name stands where that of the new file should. An empty file holds nothing that could be lost."""
-
     try:
         there = path.stat()
     except (OSError, ValueError):

@@ -183,7 +183,6 @@ def _have_an_effect(form: str, where: Layout, options: Mapping[str, Collection[s
 
 def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
     """What an option and the command behind -- say."""
-
     if said is not None and behind is not None and said != behind:
         raise UnhangError(f"{option} {said}, and the command behind -- says {behind}: which of them?")
     return behind if said is None else said
@@ -191,7 +190,6 @@ def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
 
 def _installed(python: str) -> Installed:
     """Raises UnhangError for what is no Python: nothing would be spelt for it."""
-
     from unhang.settings.installed import installed
 
     if shutil.which(python) is None:
@@ -221,7 +219,6 @@ def _of_preset(name: str | None, configured: Configuration, python: str | None, 
 
 
 def write(output: Path, found: Exported, force: bool) -> None:
-
     if not output.parent.is_dir():
         said = (
             msg("{path} is no directory", path=output.parent) if output.parent.exists() else msg("there is no directory {path}", path=output.parent)

@@ -128,7 +128,6 @@ def _tell(error: Any) -> None:
 
 
 def _translate(error: Any) -> None:
-
     as_it_is = error.show
     # Its own way to standard error would go around ours where that is no UTF-8.
     error.show = lambda file=None: as_it_is(file or sys.stderr)

@@ -91,7 +91,6 @@ def _of_file(path: Path) -> Told:
 
 def _between(first: Told, second: Told) -> float | None:
     """Seconds between two answers; None where they do not tell when they were given. Raises UnhangError where the second is not the newer one."""
-
     older, newer = first.report, second.report
     if Path(older.source).samefile(newer.source):
         raise UnhangError(f"--ras {newer.source}: the same answer twice shows nothing", cause="two answers are compared, the older first")

@@ -125,7 +125,6 @@ def _is_terminal() -> bool:
 
 
 def _exitcode(picture: RunSnapshot) -> int:
-
     return EXIT_FOUND if picture.is_wrong else EXIT_OK if picture.is_known else EXIT_USER
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unhang.cli import json_errors
-from unhang.cli.options import Lang, NoColor
+from unhang.cli.options import Lang, NoColor, cache_folder
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.i18n import msg
 from unhang.report import language, screen
@@ -54,7 +54,6 @@ def vars(
     from dataclasses import replace
 
     from unhang import fsio
-    from unhang.cli.options import cache_folder
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.variable_readers import Reader

@@ -13,7 +13,7 @@ import typer
 
 from unhang import fsio
 from unhang.cli import json_errors, unpacking
-from unhang.cli.options import Causes, Lang, NoColor
+from unhang.cli.options import Causes, Lang, NoColor, cache_folder
 from unhang.cli.why_outputs import Beside, check_bundle, check_report, write_report
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.i18n import NOTHING, Text, msg
@@ -240,7 +240,6 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
-
     if attempt is not None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {fsio.as_argument(path)}")
 
@@ -267,13 +266,11 @@ def _of_several(count: int, where: str) -> Text:
 
 def _shortest(path: Path) -> str:
     """A path as somebody would type it here."""
-
     return one_line(min(str(path), os.path.relpath(path), key=len))
 
 
 def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
-
     try:
         verdict, judged = _verdict_on(given.found, paths, attempt, quiet=quiet, beside=beside)
     except UnhangError as e:
@@ -283,7 +280,6 @@ def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: 
 
 
 def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
-
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
         return judged.verdict, judged
@@ -312,12 +308,10 @@ def _verdict_on(found: Discovered, paths: list[str], attempt: int | None, *, qui
 
 def _title(paths: list[str]) -> str:
     """What was given, where it has one name."""
-
     return one_line(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
 def _judge_logs(paths: list[str], found: Discovered, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
-    from unhang.cli.options import cache_folder
     from unhang.diagnosis.logs import judge_logs
 
     with reading(quiet=quiet) as progress:

@@ -112,7 +112,6 @@ def _size(size: int) -> str:
 
 
 def check_bundle(bundle: Path, ras: list[str] | None) -> None:
-
     if ras:
         raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
     from unhang.diagnosis.bundle import is_one
@@ -132,7 +131,6 @@ def check_report(report: Path) -> None:
 
 def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
     """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
-
     name = f"{option} {one_line(str(target))}"
     hint = f"unhang why train.log {option} {example}"
     if not target.name.lower().endswith(endings):

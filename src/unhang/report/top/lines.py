@@ -305,7 +305,7 @@ def _of_counts(picture: RunSnapshot, lang: Language) -> list[str]:
         return [labels["no_ranks"]]
     expected = picture.job.expected
     how_many = labels["ranks"].format(n=seen, of=expected) if expected is not None else labels["ranks_only"].format(n=seen)
-    states: list[State] = [s for s in STATES["en"] if s in picture.counts]
+    states = [s for s in STATES["en"] if s in picture.counts]
     return [how_many + ": " + ", ".join(labels["folded"].format(n=picture.counts[s], state=STATES[lang][s]) for s in states)]
 
 

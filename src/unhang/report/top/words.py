@@ -17,7 +17,7 @@ from unhang.report.language import Language, refusal
 # What is not known; never an empty place, which might be read as nothing being wrong.
 UNKNOWN = "?"
 
-STATES: Words[State] = Words("top-states")
+STATES = Words("top-states")
 STYLES: Mapping[State, str] = {
     "failed": "bold red",
     "stuck": "bold red",
@@ -35,7 +35,7 @@ STYLES: Mapping[State, str] = {
 # A sign beside the word and the colour, for whoever runs an eye down the column.
 MARKS: Mapping[State, str] = {"failed": "✗", "stuck": "✗", "silent": "!", "late": "!", "slow": "!", "unknown": "?"}
 
-PHASES: Words[Phase] = Words("top-phases", "top")
+PHASES = Words("top-phases", "top")
 PHASE_STYLES: Mapping[Phase, str] = {
     "running": "bold green",
     "standing": "bold yellow",
