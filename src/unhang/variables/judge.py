@@ -57,7 +57,7 @@ class Remark:
     """Something that is to be said of a setting. `instead`: what to write or to do in its place, where `says` tells that."""
 
     kind: Kind
-    severity: Severity
+    severity: Severity = "warning"
     says: Text
     instead: Text | None = None
 
@@ -210,12 +210,10 @@ def _is_held_against(variable: Variable, state: State, readers: tuple[Reader, ..
 
 _NOT_EXPORTED = Remark(
     kind="not-exported",
-    severity="warning",
     says=msg("set without export: programs that the script starts do not get it"),
 )
 _ONLY_IN_BUILD = Remark(
     kind="not-exported",
-    severity="warning",
     says=msg("RUN and ARG set it while the image is built, and its containers do not get it: ENV does"),
 )
 _LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
@@ -260,7 +258,6 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
     if variable is not None and variable.owner == "nobody":
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg(
                 "neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); instead: {instead}",
                 instead=variable.instead or NOTHING,
@@ -284,7 +281,6 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
         here = f"{variable.owner} {version}".strip()
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg("{here} does not read it{gone}{instead}", here=here, gone=gone, instead=instead),
             instead=meant,
         )
@@ -293,17 +289,15 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
         last = span[1] or msg("today")
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg("{here} does not read it: seen from {span} to {last}", here=here, span=span[0], last=last),
         )
     if (near := nearest(name)) is not None:
         return Remark(
             kind="typo",
-            severity="warning",
             says=msg("nothing installed here reads it; the nearest real name is {near}", near=near),
             instead=same(near),
         )
-    return Remark(kind="not-read", severity="warning", says=msg("nothing installed here reads it"))
+    return Remark(kind="not-read", says=msg("nothing installed here reads it"))
 
 
 def _by_a_plugin(version: str) -> Remark:
@@ -334,5 +328,5 @@ def typo_outside(setting: Setting) -> Judged | None:
 def _typo(name: str, meant: str) -> Remark:
     if owned(name):
         says = msg("no such variable is known; the nearest real name is {meant}", meant=meant)
-        return Remark(kind="typo", severity="warning", says=says, instead=same(meant))
+        return Remark(kind="typo", says=says, instead=same(meant))
     return Remark(kind="typo", severity="note", says=msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant))
