@@ -120,12 +120,10 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
     elif not setting.exported and state != "not-read":
         remarks.append(_NOT_EXPORTED)
     if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
-        said = value_parsers.judge(variable, setting.value)
-        wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
         # What a value does is nothing where no program gets it.
         gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
-        kept = [s for s in said if s in wrong or gets_it]
-        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
+        said = value_parsers.judge(variable, setting.value)
+        remarks += [Remark(kind=kind, severity=severity, says=text) for kind, severity, text in said if kind == "value" or gets_it]
     entry: dict[str, Any] = {}
     if variable is not None:
         last = (table().span(variable.owner, setting.name) or ("", ""))[1]
