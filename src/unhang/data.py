@@ -50,6 +50,7 @@ _KEYS = {
     "names": "/ *:text",
     "preset": "title:prose cost:prose settings:table why:reasons / like:text",
     "reasons": "/ *:prose",
+    "rung": "title:prose cost:prose /",
     "setting": "title:prose cost:prose layer:text forms:prose example:text values:text / variable:text written:table hook:text llamafactory:text "
     "flag:text instead:text",
     "stage": "title:prose bound_s:number / ranks:text needed:flag",
@@ -74,6 +75,7 @@ _TABLES = {
     "remedies/exports/forms": "form",
     "logs/signatures": "signature",
     "report/words": "names",
+    "remedies/rungs": "rung",
     "settings/presets": "preset",
     "settings/settings": "setting",
     "variables/launchers": "variable",

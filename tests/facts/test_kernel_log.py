@@ -1,5 +1,4 @@
 import datetime
-import os
 
 import pytest
 from tests.tables import for_each
@@ -167,14 +166,6 @@ def test_log_files_with_their_times(machine):
         (event,) = kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": text})).events
         assert event.last_age_s == pytest.approx(600, abs=1), name
         assert event.text == XID
-    host = machine(UPTIME | {"/var/log/dmesg": f"[99000.000000] {XID}\n"})
-    os.utime(host.path("/var/log/dmesg"), (NOW - 90_000, NOW - 90_000))
-    log = kernel_log.collect(host)
-    assert (log.events[0].last_age_s, log.unread) == (1000.0, ("the kernel log since the machine had started (/var/log/dmesg ends there)",))
-    # Of an earlier boot: a reboot lies between.
-    os.utime(host.path("/var/log/dmesg"), (NOW - 200_000, NOW - 200_000))
-    with pytest.raises(OSError, match=r"/var/log/dmesg: it holds nothing"):
-        kernel_log.collect(host)
     old = f"{stamp(200_000, '%b %d %H:%M:%S')} node7 kernel: {XID}\n"
     new = f"{stamp(600, '%b %d %H:%M:%S')} node7 kernel: nothing special\n"
     assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": old + new})).events == ()
@@ -188,7 +179,6 @@ def test_log_files_with_their_times(machine):
         {"/dev/kmsg": "-> /dev/null"},
         {"/dev/kmsg": ""},
         {"/dev/kmsg": "30,1,99000000,-;systemd[1]: Started something.\n"},
-        {"/var/log/dmesg": ""},
         {"/var/log/kern.log": "", "/var/log/messages": "Jan  1 00:00:00 node7 systemd: hi\n"},
         {"/var/log/messages": f"{LINK}\n"},
     ],

@@ -93,7 +93,7 @@ class Gpus:
 def collect(host: Host) -> Gpus:
     """Raises NotHere where neither the PCI bus nor the driver nor its library tells of a GPU."""
     on_bus = pcie.gpus(host)
-    module = _module(host)
+    version, is_open = _module(host)
     unread: list[str] = []
     seen: Seen | None = None
     error: str | None = None
@@ -101,14 +101,14 @@ def collect(host: Host) -> Gpus:
         # The driver hangs around a GPU that is gone: what else can be seen must not be lost.
         seen = Asking(partial(_ask_nvml, host), timeout_s=_NVML_S).answer()
     except FileNotFoundError as e:
-        if not on_bus and module is None:
+        if not on_bus and version is None:
             if not host.path("/sys/class").exists():
                 raise FileNotFoundError("/sys is not mounted, and there is no libnvidia-ml") from None
             raise NotHere("no NVIDIA GPU on the PCI bus, no NVIDIA driver in /proc and /sys, and no libnvidia-ml") from None
         error = str(e)
     except OSError as e:
         error = str(e)
-    if seen is not None and not seen.gpus and not on_bus and module is None:
+    if seen is not None and not seen.gpus and not on_bus and version is None:
         raise NotHere("NVML counts no GPU")
     devices = {d.address: d for d in _devices(host)}
     if seen is None:
@@ -122,8 +122,8 @@ def collect(host: Host) -> Gpus:
         ]
     switches = pcie.nvswitches(host)
     return Gpus(
-        driver=module[0] if module else None,
-        open_module=module[1] if module else None,
+        driver=version,
+        open_module=is_open,
         nvml_driver=seen.driver if seen else None,
         nvml_error=error,
         cuda=seen.cuda if seen else None,
@@ -162,7 +162,7 @@ def _ask_nvml(host: Host) -> Seen:
             library.nvmlShutdown()
 
 
-def _module(host: Host) -> tuple[str, bool | None] | None:
+def _module(host: Host) -> tuple[str | None, bool | None]:
     """The version of the loaded kernel module, and whether it is the open one."""
     for line in host.lines("/proc/driver/nvidia/version"):
         # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ..."
@@ -171,7 +171,7 @@ def _module(host: Host) -> tuple[str, bool | None] | None:
     for line in host.lines("/sys/module/nvidia/version"):
         if _VERSION.fullmatch(line.strip()):
             return line.strip(), None
-    return None
+    return None, None
 
 
 def _without_nvml(host: Host, on_bus: tuple[str, ...], devices: Mapping[str, pcie.Device]) -> Iterator[Gpu]:

@@ -157,8 +157,10 @@ class Host:
 
     def number(self, *paths: str) -> int | None:
         """The whole number that the first of these files holds that can be read; None where it holds a word, as "max" is."""
-        text = next((text for path in paths if (text := self.text(path)) is not None), "")
-        return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
+        for path in paths:
+            if (text := self.text(path)) is not None:
+                return int(text) if re.fullmatch(r"-?[0-9]{1,30}", text) else None
+        return None
 
     def listed(self, path: str) -> tuple[str, ...]:
         return self._had(lambda: self.names(path), ())

@@ -24,8 +24,6 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 400
 # The kernel's own lines end near 1,000 characters.
 _MAX_READ = 1000
-# Written once, when the machine has started.
-_OF_THE_START = "/var/log/dmesg"
 # TASK_COMM_LEN, less its end.
 _COMM_CHARS = 15
 _KMSG = re.compile(r"(?P<priority>\d+),\d+,(?P<us>\d+),[^;]*;(?P<text>.*)")
@@ -71,7 +69,6 @@ def collect(host: Host) -> KernelLog:
             uptime_s=uptime,
             events=tuple(replace(e, process_is_there=_is_there(host, e)) if e.kind == "hung-task" else e for e in events),
             left_out=left_out,
-            unread=("the kernel log since the machine had started (/var/log/dmesg ends there)",) if source == _OF_THE_START else (),
         )
     raise OSError(f"the kernel log may not be read: {'; '.join(refused)}")
 
@@ -94,9 +91,9 @@ def _sources(host: Host, refused: list[str], *, now: float, uptime: float | None
         if ran.exitcode == 0 and ran.out.strip() and (argv[0] == "dmesg" or any(map(_EPOCH.match, ran.out.splitlines()))):
             yield argv[0], ran.out[-_MAX_BYTES:].splitlines()
         refused.append(f"{argv[0]}: {ran.err.strip()[:120] or 'it shows nothing'}")
-    for path in ("/var/log/kern.log", "/var/log/messages", _OF_THE_START):
+    for path in ("/var/log/kern.log", "/var/log/messages"):
         try:
-            if _is_of_this_boot(host, path, lines := _tail(host, path), now=now, uptime=uptime):
+            if _is_of_this_boot(lines := _tail(host, path), now=now, uptime=uptime):
                 yield path, lines
             refused.append(f"{path}: it holds nothing of the kernel since this machine started")
         except OSError as e:
@@ -109,11 +106,8 @@ def _is_the_kernels(line: str) -> bool:
     return found is not None and int(found["priority"][:9]) >> 3 == 0
 
 
-def _is_of_this_boot(host: Host, path: str, lines: list[str], *, now: float, uptime: float | None) -> bool:
+def _is_of_this_boot(lines: list[str], *, now: float, uptime: float | None) -> bool:
     if uptime is None:
-        return False
-    if path == _OF_THE_START and host.path(path).stat().st_mtime < now - uptime - 60:
-        # Its times begin at 0 with every boot.
         return False
     kernels = (line for line in reversed(lines) if " kernel: " in line or SINCE_BOOT.match(line))
     return any((age := _age(line[:_MAX_READ], now=now, uptime=uptime)[0]) is not None and age <= uptime + 60 for line in kernels)

@@ -71,7 +71,7 @@ def collect(host: Host) -> Memory:
             )
         )
     limited = [group for group in groups if group.limit is not None]
-    group = min(limited, key=lambda group: group.left) if limited else next(iter(groups), None)
+    group = min(limited, key=lambda group: group.left) if limited else next(iter(groups), _Group())
     available = info.get("MemAvailable", info.get("MemFree"))
     return Memory(
         total_bytes=info["MemTotal"],
@@ -80,10 +80,10 @@ def collect(host: Host) -> Memory:
         overcommit=host.number("/proc/sys/vm/overcommit_memory"),
         commit_limit_bytes=info.get("CommitLimit"),
         committed_bytes=info.get("Committed_AS"),
-        cgroup=group.directory if group else None,
-        cgroup_limit_bytes=group.limit if group else None,
-        cgroup_used_bytes=group.used if group else None,
-        cgroup_reclaimable_bytes=group.reclaimable if group else None,
+        cgroup=group.directory,
+        cgroup_limit_bytes=group.limit,
+        cgroup_used_bytes=group.used,
+        cgroup_reclaimable_bytes=group.reclaimable,
         oom_kills=oom_kills(host),
         host_oom_kills=processes.counted(host, "/proc/vmstat", ("oom_kill",)),
         unread=("how much memory is available",) if available is None else (),
@@ -103,10 +103,10 @@ def _groups(host: Host) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Group:
-    directory: str
-    limit: int | None
-    used: int | None
-    reclaimable: int | None
+    directory: str | None = None
+    limit: int | None = None
+    used: int | None = None
+    reclaimable: int | None = None
 
     @property
     def left(self) -> int:

@@ -7,16 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from unhang.facts import pcie
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.text import size
 
 _NODES = "/sys/devices/system/node"
-_DEVICES = "/sys/bus/pci/devices"
-_NVIDIA = "0x10de"
-# PCI classes: VGA and 3D controllers; network controllers, InfiniBand among them.
-_GPU = ("0x0300", "0x0302")
-_NETWORK = "0x02"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +128,7 @@ def _allowed(host: Host) -> dict[str, str]:
 
 def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
     try:
-        addresses = host.names(_DEVICES)
+        addresses = host.names(pcie.DEVICES)
     except FileNotFoundError:
         return ()
     except OSError as e:
@@ -140,24 +136,17 @@ def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
         return ()
     found = []
     for address in addresses:
-        directory = f"{_DEVICES}/{address}"
-        kind = _kind(host, directory)
-        if kind is None:
+        kind = pcie.kind(host, address)
+        if kind not in ("gpu", "nic"):
             continue
+        directory = f"{pcie.DEVICES}/{address}"
         names = tuple(name for of in ("net", "infiniband") for name in host.listed(f"{directory}/{of}"))
         # Of adapters without a driver, virtual functions that are lent to others among them, nothing here makes use.
-        if kind == "network" and not names:
-            continue
-        node = host.number(f"{directory}/numa_node")
-        found.append(Device(kind=kind, address=address, node=node if node is not None and node >= 0 else None, names=names))
+        if kind == "gpu" or names:
+            node = host.number(f"{directory}/numa_node")
+            node = node if node is not None and node >= 0 else None
+            found.append(Device(kind="gpu" if kind == "gpu" else "network", address=address, node=node, names=names))
     return tuple(found)
-
-
-def _kind(host: Host, directory: str) -> Literal["gpu", "network"] | None:
-    pci = host.text(f"{directory}/class") or ""
-    if pci.startswith(_GPU):
-        return "gpu" if host.text(f"{directory}/vendor") == _NVIDIA else None
-    return "network" if pci.startswith(_NETWORK) else None
 
 
 def _summary(numa: Numa) -> Text:

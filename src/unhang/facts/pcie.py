@@ -94,7 +94,7 @@ def collect(host: Host) -> Pcie:
             raise
         raise NotHere(f"there is no PCI bus ({DEVICES})") from None
     unread: list[str] = []
-    found = [d for name in names if (kind := _kind(host, name)) is not None for d in _device(host, name, kind, unread)]
+    found = [d for name in names if (its_kind := kind(host, name)) is not None for d in _device(host, name, its_kind, unread)]
     if not found:
         raise NotHere(f"no GPU, NIC or NVSwitch on the PCI bus ({DEVICES})")
     above = sorted({b for d in found for b in d.path[1:]})
@@ -115,11 +115,11 @@ def collect(host: Host) -> Pcie:
 
 def gpus(host: Host) -> tuple[str, ...]:
     """The addresses of NVIDIA's GPUs on the bus, in its order; () without a bus."""
-    return tuple(name for name in host.listed(DEVICES) if _kind(host, name) == "gpu")
+    return tuple(name for name in host.listed(DEVICES) if kind(host, name) == "gpu")
 
 
 def nvswitches(host: Host) -> tuple[str, ...]:
-    return tuple(name for name in host.listed(DEVICES) if _kind(host, name) == "nvswitch")
+    return tuple(name for name in host.listed(DEVICES) if kind(host, name) == "nvswitch")
 
 
 def distance(first: Device, second: Device) -> Distance:
@@ -157,14 +157,15 @@ def virtual(host: Host) -> str | None:
     return None if not vendor else vendor if any(known in vendor for known in _HYPERVISORS) and "metal" not in vendor else ""
 
 
-def _kind(host: Host, name: str) -> Kind | None:
-    kind, vendor = host.text(f"{DEVICES}/{name}/class") or "", host.text(f"{DEVICES}/{name}/vendor")
+def kind(host: Host, name: str) -> Kind | None:
+    """What a device on the bus is; None for what no training uses."""
+    code, vendor = host.text(f"{DEVICES}/{name}/class") or "", host.text(f"{DEVICES}/{name}/vendor")
     # 0x0300 is a VGA controller, 0x0302 a 3D controller: NVIDIA's data centre GPUs are the latter.
-    if vendor == NVIDIA and kind.startswith(("0x0300", "0x0302")):
+    if vendor == NVIDIA and code.startswith(("0x0300", "0x0302")):
         return "gpu"
-    if vendor == NVIDIA and kind.startswith("0x0680"):
+    if vendor == NVIDIA and code.startswith("0x0680"):
         return "nvswitch"
-    return "nic" if kind.startswith(("0x0200", "0x0207")) else None
+    return "nic" if code.startswith(("0x0200", "0x0207")) else None
 
 
 def _device(host: Host, name: str, kind: Kind, unread: list[str]) -> Iterator[Device]:

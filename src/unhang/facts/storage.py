@@ -89,7 +89,7 @@ def collect(host: Host) -> Storage:
     places = []
     for path, purpose, seen, asking in asked:
         point = mount_of(path, known)
-        mount = known[point] if point is not None else None
+        mount = known[point] if point is not None else Mount()
         try:
             asking.answer()
         except TimeoutError:
@@ -99,9 +99,9 @@ def collect(host: Host) -> Storage:
                 path=path,
                 purpose=purpose,
                 mount=point,
-                kind=mount.kind if mount else None,
-                device=mount.device if mount else None,
-                options=mount.options if mount else (),
+                kind=mount.kind,
+                device=mount.device,
+                options=mount.options,
                 **seen,
             )
         )
@@ -220,9 +220,9 @@ def _is_home(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Mount:
-    kind: str
-    device: str
-    options: tuple[str, ...]
+    kind: str | None = None
+    device: str | None = None
+    options: tuple[str, ...] = ()
 
 
 def mounts(host: Host) -> dict[str, Mount]:

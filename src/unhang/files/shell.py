@@ -75,9 +75,9 @@ def parse(
         if rest and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest):
             ran += 1
             since.clear()
-        for item in found:
-            since.setdefault(item.name, []).append(len(items))
-            items.append(item)
+        for new in found:
+            since.setdefault(new.name, []).append(len(items))
+            items.append(new)
         arrays += [w for w in words if w.elements is not None]
     items = [item for i, item in enumerate(items) if i not in undone or isinstance(item, Said)]
     items += _of_comments(cutter.comments[commented:], lines)

@@ -177,7 +177,7 @@ def load(file: Path, given: Path, *, replace: bool = False, on_progress: OnProgr
             raise UnhangError(f"{above} is no directory")
         relocate.restore(dest)
         digest = manifest.digest(opened.encoded)
-        taken = dest.is_symlink() or (dest.exists() and not _is_empty(dest))
+        taken = dest.is_symlink() or (any(dest.iterdir()) if dest.is_dir() else dest.exists())
         if taken:
             if relocate.is_placed(dest, digest, msgspec.to_builtins(opened.manifest.entries)):
                 return Loaded(state="unchanged", dest=str(dest), digest=digest, manifest=opened.manifest, findings=())
@@ -219,7 +219,3 @@ def _alone(dest: Path) -> Iterator[None]:
         raise UnhangError(f"another process is loading into {dest}", hint="wait for it, or load into another directory") from e
     except OSError as e:
         raise UnhangError(f"cannot write {dest}: {e.strerror or e}") from e
-
-
-def _is_empty(dest: Path) -> bool:
-    return dest.is_dir() and not any(dest.iterdir())

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psutil
 
+from unhang import data
 from unhang.knowledge.text import Text, msg
 from unhang.model import Finding, Verdict
 from unhang.settings.catalogue import OF_THE_SCRIPT
@@ -69,37 +71,16 @@ class Rung:
         return {k: v for k, v in below.items() if k not in self.leaves_out} | dict(self.adds)
 
 
-_TEXTS: Mapping[str, tuple[Text, Text]] = {
-    "cumem-host": (
-        msg("host memory by cuMem off"),
-        msg("none that was ever measured: buffers come from /dev/shm again"),
-    ),
-    "shm": (
-        msg("shared memory off"),
-        msg("GPUs without a direct way talk over sockets of this host: slower where messages are large"),
-    ),
-    "p2p": (
-        msg("direct GPU to GPU transfers off"),
-        msg("NVLink and PCIe peer transfers are lost: often several times slower"),
-    ),
-    "ib": (
-        msg("InfiniBand and RoCE off, TCP instead"),
-        msg("between hosts an order of magnitude of bandwidth; nothing within one"),
-    ),
-    "nvls": (
-        msg("NVLink SHARP off"),
-        msg("some bandwidth of large all_reduces on NVSwitch machines"),
-    ),
-}
 _PRESCRIBES = msg(" (the verdict prescribes it)")
-AS_IS = Rung(id="as-is", title=msg("as it is"), cost=msg("none"))
-_GLOO = Rung(
-    id="gloo",
-    title=msg("Gloo instead of NCCL"),
-    cost=msg("every collective goes through host memory: some 5 to 50 times slower between GPUs"),
-    adds={"backend": "gloo"},
-    leaves_out=TRANSPORTS,
-)
+
+
+def _rung(row: str, id: str = "", **more: Any) -> Rung:
+    known = data.table("remedies/rungs")[row]
+    return Rung(id=id or row, title=msg(known["title"]), cost=msg(known["cost"]), **more)
+
+
+AS_IS = _rung("as-is")
+_GLOO = _rung("gloo", adds={"backend": "gloo"}, leaves_out=TRANSPORTS)
 
 
 def answerable(verdict: Verdict | None) -> bool:
@@ -162,16 +143,8 @@ def rungs(
         found.append(interface(name, address))
     found.append(transport("nvls"))
     if conservative:
-        found.append(
-            Rung(
-                id="conservative",
-                title=msg("preset conservative"),
-                cost=msg("all of the above at once, and slower loading: for a first run that ends"),
-                # Another batch would be another training.
-                adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT},
-                kept=False,
-            )
-        )
+        # Another batch would be another training.
+        found.append(_rung("conservative", adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT}, kept=False))
     found.append(_GLOO)
     found += [fewer(n) for n in _fewer_than(world_size)]
     return tuple(found)
@@ -182,12 +155,8 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
     if verdict is None or verdict.primary is None:
         return
     if of_loaders(verdict):
-        yield Rung(
-            id=f"{PRESCRIBED}loader-workers",
-            title=msg("no loader workers") + _PRESCRIBES,
-            cost=msg("data are loaded by the training itself, between its steps"),
-            adds={LOADERS: 0},
-        )
+        rung = _rung("loader-workers", f"{PRESCRIBED}loader-workers", adds={LOADERS: 0})
+        yield replace(rung, title=rung.title + _PRESCRIBES)
     if verdict.primary.cause == "interface-selection":
         # A name that is wrong here needs no other one.
         rung = no_interface(installed)
@@ -203,8 +172,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
 
 
 def transport(key: str) -> Rung:
-    title, cost = _TEXTS[key]
-    return Rung(id=f"{key}-off", title=title, cost=cost, adds={key: False})
+    return _rung(key, f"{key}-off", adds={key: False})
 
 
 def no_interface(installed: Installed) -> Rung:
@@ -230,13 +198,8 @@ def interface(name: str, address: str) -> Rung:
 
 
 def fewer(processes: int) -> Rung:
-    if processes == 1:
-        title = msg("one process")
-        cost = msg("no parallel training any more: the time of one device for all of it")
-    else:
-        title = msg("{n} processes", n=processes)
-        cost = msg("the other devices stand idle, and the global batch is smaller")
-    return Rung(id=f"processes-{processes}", title=title, cost=cost, adds={"processes": processes})
+    rung = _rung("one-process" if processes == 1 else "processes", f"processes-{processes}", adds={"processes": processes})
+    return replace(rung, title=rung.title.fill(n=processes))
 
 
 def _fewer_than(world_size: int) -> Iterator[int]:

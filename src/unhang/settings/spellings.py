@@ -106,10 +106,8 @@ def _timeout(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
 
 def _trace(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     # 2.8 brought the first name; the second one is older, and an alias since.
-    name = support.first(installed, "torch", ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
-    if name is None:
-        return support.refusal(installed, "torch", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    return Spelled(env={name: str(value)}, read_by=support.said(installed, "torch"))
+    name = "TORCH_FR_BUFFER_SIZE" if support.reads(installed, "torch", "TORCH_FR_BUFFER_SIZE") else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    return support.by_variable(installed, "torch", name, str(value))
 
 
 def by_script(of_llamafactory: str | None = None) -> Spell:

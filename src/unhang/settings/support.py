@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from unhang.i18n import Text, msg, same
 from unhang.settings.setting import Installed, Spelled
 from unhang.variables.examine import nothing_to_scan
@@ -80,11 +78,6 @@ def by_variable(installed: Installed, name: str, variable: str, text: str) -> Sp
     if not reads(installed, name, variable):
         return refusal(installed, name, variable)
     return Spelled(env={variable: text}, read_by=said(installed, name))
-
-
-def first(installed: Installed, name: str, variables: Iterable[str]) -> str | None:
-    """The first of several names that is read here, the newest name given first."""
-    return next((v for v in variables if reads(installed, name, v)), None)
 
 
 def takes_overrides(installed: Installed, launcher: str) -> bool:

@@ -122,36 +122,15 @@ def _blocking_and_handling(view: _View) -> Iterator[_Said]:
 
 def _interfaces(view: _View) -> Iterator[_Said]:
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-        wanted = view.text(name)
+        wanted = (view.text(name) or "").strip()
         have = view.place.interfaces if view.place.running is None or not name.startswith("NCCL_") else view.place.running
-        if wanted is None or not wanted.strip() or have is None:
+        if not wanted or have is None:
             continue
-        here = ", ".join(have)
-        missing = _missing(name, wanted.strip(), have)
-        if missing and view.place.is_this_host:
-            yield (
-                name,
-                _of_host(
-                    "error",
-                    msg(
-                        "there is no interface {missing} that is up with an address: the start fails (this host has {value})",
-                        missing=missing,
-                        value=here or msg("none"),
-                    ),
-                ),
-            )
-        elif missing:
-            yield (
-                name,
-                _of_host(
-                    "note",
-                    msg(
-                        "the host that this was looked at on has no interface {missing} that is up with an address: it has {value}",
-                        missing=missing,
-                        value=here or msg("none"),
-                    ),
-                ),
-            )
+        if missing := _missing(name, wanted, have):
+            says = msg("the host that this was looked at on has no interface {missing} that is up with an address: it has {value}")
+            if view.place.is_this_host:
+                says = msg("there is no interface {missing} that is up with an address: the start fails (this host has {value})")
+            yield name, _of_host("error", says.fill(missing=missing, value=", ".join(have) or msg("none")))
 
 
 def _missing(name: str, wanted: str, have: tuple[str, ...]) -> str:
@@ -161,35 +140,24 @@ def _missing(name: str, wanted: str, have: tuple[str, ...]) -> str:
 
 
 def _adapters(view: _View) -> Iterator[_Said]:
-    have, wanted = view.place.adapters, view.text("NCCL_IB_HCA")
-    if have is None or wanted is None or not wanted.strip():
+    have, wanted = view.place.adapters, (view.text("NCCL_IB_HCA") or "").strip()
+    excludes = wanted.startswith("^")
+    if have is None or not wanted or (excludes and not have):
         return
-    taken = [a for a in have if job.matches(a, wanted.strip())]
-    if not have and wanted.strip().startswith("^"):
-        return
+    taken = [a for a in have if job.matches(a, wanted)]
     if not have:
-        yield (
-            "NCCL_IB_HCA",
-            _of_host(
-                "warning",
-                msg("this host has no RDMA adapter, and so no {wanted}: NCCL goes on over TCP", wanted=wanted.strip().removeprefix("=")),
-            ),
-        )
+        says = msg("this host has no RDMA adapter, and so no {wanted}: NCCL goes on over TCP", wanted=wanted.removeprefix("="))
+        yield "NCCL_IB_HCA", _of_host("warning", says)
     elif not taken:
-        yield (
-            "NCCL_IB_HCA",
-            _of_host(
-                "warning",
-                msg("it takes none of the adapters here ({have}): NCCL goes on over TCP", have=", ".join(have)),
-            ),
-        )
-    elif len(taken) < len(have) and not wanted.strip().startswith("^"):
+        says = msg("it takes none of the adapters here ({have}): NCCL goes on over TCP", have=", ".join(have))
+        yield "NCCL_IB_HCA", _of_host("warning", says)
+    elif len(taken) < len(have) and not excludes:
         left = ", ".join(a for a in have if a not in taken)
         # Whoever wrote several names, or exact ones, meant those.
-        severity: Severity = "note" if wanted.strip().startswith("=") or "," in wanted else "warning"
+        severity: Severity = "note" if wanted.startswith("=") or "," in wanted else "warning"
         yield "NCCL_IB_HCA", _remark(severity, msg("it takes {taken} and leaves {left} unused", taken=", ".join(taken), left=left))
-    named = [] if not taken or wanted.strip().startswith("^") else wanted.strip().removeprefix("=").split(",")
-    exact = "=" if wanted.strip().startswith("=") else ""
+    named = [] if not taken or excludes else wanted.removeprefix("=").split(",")
+    exact = "=" if wanted.startswith("=") else ""
     absent = ", ".join(n for n in named if n and not any(job.matches(a, exact + n) for a in have))
     if absent:
         yield "NCCL_IB_HCA", _of_host("note", msg("there is no {absent} here: {have}", absent=absent, have=", ".join(have)))

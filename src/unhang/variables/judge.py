@@ -57,7 +57,7 @@ class Remark:
     """Something that is to be said of a setting. `instead`: what to write or to do in its place, where `says` tells that."""
 
     kind: Kind
-    severity: Severity
+    severity: Severity = "warning"
     says: Text
     instead: Text | None = None
 
@@ -120,12 +120,10 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
     elif not setting.exported and state != "not-read":
         remarks.append(_NOT_EXPORTED)
     if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
-        said = value_parsers.judge(variable, setting.value)
-        wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
         # What a value does is nothing where no program gets it.
         gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
-        kept = [s for s in said if s in wrong or gets_it]
-        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
+        said = value_parsers.judge(variable, setting.value)
+        remarks += [Remark(kind=kind, severity=severity, says=text) for kind, severity, text in said if kind == "value" or gets_it]
     entry: dict[str, Any] = {}
     if variable is not None:
         last = (table().span(variable.owner, setting.name) or ("", ""))[1]
@@ -210,12 +208,10 @@ def _is_held_against(variable: Variable, state: State, readers: tuple[Reader, ..
 
 _NOT_EXPORTED = Remark(
     kind="not-exported",
-    severity="warning",
     says=msg("set without export: programs that the script starts do not get it"),
 )
 _ONLY_IN_BUILD = Remark(
     kind="not-exported",
-    severity="warning",
     says=msg("RUN and ARG set it while the image is built, and its containers do not get it: ENV does"),
 )
 _LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
@@ -260,7 +256,6 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
     if variable is not None and variable.owner == "nobody":
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg(
                 "neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); instead: {instead}",
                 instead=variable.instead or NOTHING,
@@ -284,7 +279,6 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
         here = f"{variable.owner} {version}".strip()
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg("{here} does not read it{gone}{instead}", here=here, gone=gone, instead=instead),
             instead=meant,
         )
@@ -293,17 +287,15 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
         last = span[1] or msg("today")
         return Remark(
             kind="not-read",
-            severity="warning",
             says=msg("{here} does not read it: seen from {span} to {last}", here=here, span=span[0], last=last),
         )
     if (near := nearest(name)) is not None:
         return Remark(
             kind="typo",
-            severity="warning",
             says=msg("nothing installed here reads it; the nearest real name is {near}", near=near),
             instead=same(near),
         )
-    return Remark(kind="not-read", severity="warning", says=msg("nothing installed here reads it"))
+    return Remark(kind="not-read", says=msg("nothing installed here reads it"))
 
 
 def _by_a_plugin(version: str) -> Remark:
@@ -334,5 +326,5 @@ def typo_outside(setting: Setting) -> Judged | None:
 def _typo(name: str, meant: str) -> Remark:
     if owned(name):
         says = msg("no such variable is known; the nearest real name is {meant}", meant=meant)
-        return Remark(kind="typo", severity="warning", says=says, instead=same(meant))
+        return Remark(kind="typo", says=says, instead=same(meant))
     return Remark(kind="typo", severity="note", says=msg("a program of your own may read it; if {meant} was meant, it is misspelt", meant=meant))

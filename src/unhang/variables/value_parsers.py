@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from unhang.facts.variables import half_read, visible_gpus
 from unhang.i18n import NOTHING, msg
@@ -70,14 +71,14 @@ def hides_gpus(value: str) -> bool:
     return _NO_GPU.fullmatch(value.strip()) is not None
 
 
-def judge(variable: Variable, value: str) -> list[tuple[Severity, Text]]:
+def judge(variable: Variable, value: str) -> list[tuple[Literal["value", "effect"], Severity, Text]]:
     """What is to be said of a value: first whether it is one at all, then what it brings about."""
     if not is_known(value):
         return []
     wrong = _wrong(variable.kind, value)
     if wrong is not None:
-        return [wrong]
-    return [(t.severity, t.says) for t in variable.traps if _matches(t, value)]
+        return [("value", *wrong)]
+    return [("effect", t.severity, t.says) for t in variable.traps if _matches(t, value)]
 
 
 def _matches(trap: Trap, value: str) -> bool:
@@ -121,8 +122,7 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if kind.parser == "choice" and text and text.lower() not in choices:
         return "warning", msg("{text!r} is none of {choices}", text=text, choices=", ".join(kind.choices))
     if kind.parser == "choices":
-        known = {c.lower() for c in kind.choices}
-        odd = [w for w in text.lstrip("^").split(",") if w.strip().lower() not in known and w.strip()]
+        odd = [w for w in text.lstrip("^").split(",") if w.strip().lower() not in choices and w.strip()]
         if odd:
             return "warning", msg("{odd}: none of {choices}", odd=", ".join(odd), choices=", ".join(kind.choices))
     return None
@@ -135,7 +135,7 @@ def _wrong_for_nccl(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if n is None:
         meant = msg(", the opposite of what it says") if value.strip().lower() in _TRUE and kind.most == 1 else NOTHING
         return "warning", msg("NCCL reads a number, and of {value!r} it makes 0{meant}", value=value.strip(), meant=meant)
-    if number(value) is not None and _STRTOLL.fullmatch(value.strip()) is None:
+    if _STRTOLL.fullmatch(value.strip()) is None:
         return "warning", msg("NCCL reads {n} and passes over the rest of {value!r}", n=n, value=value.strip())
     if abs(n) >= 2**63:
         return "warning", msg("too large: NCCL goes on with the default")

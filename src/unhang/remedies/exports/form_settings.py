@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from unhang.errors import UnhangError
-from unhang.i18n import msg
+from unhang.i18n import Text, msg
 from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS
 from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, typed, worded
 
@@ -125,10 +125,14 @@ def carried(
 
     `runs_unhang`: whether the form has a place for `unhang run`. `suggested`: keys that nobody but a preset of ours has chosen.
     """
-    left = [_of_the_script(key, choice[key]) for key in OF_THE_SCRIPT if key in choice and key in suggested]
+    left = [Refused(key=key, value=choice[key], why=_of_the_script(key, choice[key])) for key in OF_THE_SCRIPT if key in choice and key in suggested]
     choice = {key: value for key, value in choice.items() if key not in {r.key for r in left}}
     whole: Applied = applied(choice, installed, launcher=launcher, arguments=arguments or {})
-    idle = [_without_workers(key, choice[key]) for key in _OF_WORKERS if key in native and choice.get(key) and not choice.get("loader-workers")]
+    idle = [
+        Refused(key=key, value=choice[key], why=msg("{key} needs workers, and loader-workers is 0 or not chosen", key=key))
+        for key in _OF_WORKERS
+        if key in native and choice.get(key) and not choice.get("loader-workers")
+    ]
     own = {key: value for key, value in choice.items() if key in native and key not in {r.key for r in idle}}
     refused = [*left, *(r for r in whole.refused if r.key not in native), *idle]
     env: dict[str, str] = {}
@@ -141,7 +145,7 @@ def carried(
         plain = {name: value for name, value in one.env.items() if not name.startswith(_OF_HOOK)}
         if by_hook and key not in native:
             if with_unhang is False or not runs_unhang:
-                refused.append(_only_by_hook(key, choice[key], runs_unhang))
+                refused.append(Refused(key=key, value=choice[key], why=_only_by_hook(runs_unhang)))
             else:
                 sets.append(f"{key}={typed(choice[key])}")
             # unhang run adds what goes with it.
@@ -160,30 +164,10 @@ def title(key: str) -> str:
     return SETTINGS[key].title
 
 
-def _only_by_hook(key: str, value: Value, runs_unhang: bool) -> Refused:
-    but = msg("--without-unhang leaves that out")
-    if not runs_unhang:
-        but = msg("this form does not start through unhang run")
-    return Refused(
-        key=key,
-        value=value,
-        why=msg("nothing but unhang's hook applies it from outside a script, and {but}", but=but),
-    )
+def _only_by_hook(runs_unhang: bool) -> Text:
+    but = msg("--without-unhang leaves that out") if runs_unhang else msg("this form does not start through unhang run")
+    return msg("nothing but unhang's hook applies it from outside a script, and {but}", but=but)
 
 
-def _of_the_script(key: str, value: Value) -> Refused:
-    return Refused(
-        key=key,
-        value=value,
-        why=msg(
-            "what fits is a matter of the model; the preset's is a starting point, which --set {key}={value} writes", key=key, value=worded(value)
-        ),
-    )
-
-
-def _without_workers(key: str, value: Value) -> Refused:
-    return Refused(
-        key=key,
-        value=value,
-        why=msg("{key} needs workers, and loader-workers is 0 or not chosen", key=key),
-    )
+def _of_the_script(key: str, value: Value) -> Text:
+    return msg("what fits is a matter of the model; the preset's is a starting point, which --set {key}={value} writes", key=key, value=worded(value))

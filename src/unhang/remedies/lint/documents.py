@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def world(self) -> int | None:
-        return None if self.nodes is None and self.processes is None else (self.nodes or 1) * (self.processes or 1) if self.processes else None
+        return (self.nodes or 1) * self.processes if self.processes else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -271,7 +271,7 @@ def _addresses(one: Start, assigned: Sequence[tuple[str, Value]], by_slurm: bool
     name = None if address is None else next((n for n, value in assigned if value == address), None)
     if address is None or (name is not None and sum(n == name for n, _ in assigned) > 1):
         return
-    instead = msg("the first host's name or address")
+    instead: str = msg("the first host's name or address")
     of_slurm = by_slurm or "SLURM_" in address.text
     if _LOOPBACK.fullmatch(address.text):
         yield _Remark(address, msg("several hosts, and each takes itself for the first: {text}", text=address.text), instead)
