@@ -1,16 +1,19 @@
-"""What a judge yields: the key of a finding whose words, severity and remedies stand in the cause's TOML, and the values in them."""
+"""What a judge looks at, and what it yields: the key of a finding whose words, severity and remedies stand in the cause's TOML, and the values."""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from unhang import data
 from unhang.i18n import AND, COMMA, NOTHING, THEN, Text, chinese, joined, msg, same
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.model import Evidence, Remedy, Severity, Standing
+from unhang.logs import Hit, Traceback
+from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
+from unhang.model import Evidence, Finding, Remedy, Severity, Standing
 from unhang.text import filled
 
 if TYPE_CHECKING:
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
     from unhang.facts.storage import Storage
     from unhang.facts.subject import Subject
     from unhang.facts.variables import Variables
+    from unhang.records.incident_view import IncidentView
 
 T = TypeVar("T")
+RunView: TypeAlias = "IncidentView"
 
 
 class Line(Protocol):
@@ -87,6 +92,53 @@ class Found:
         self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
         self.evidence = tuple(e if isinstance(e, Evidence) else e.evidence() for e in evidence)
         self.remedies, self.commands, self.severity, self.standing = remedies, commands or {}, severity, standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """What plain logs hold, where no supervisor wrote anything down; of one attempt.
+
+    `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
+    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising, saving,
+    downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
+    source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through; `ends` are the
+    lines that tell of its end, and behind which nothing counts on; `crashed` those that a crashing process prints itself. `stacks` are the main
+    threads as faulthandler or py-spy saw them, one of each rank in each log.
+    """
+
+    hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
+    tracebacks: tuple[Traceback, ...] = ()
+    timeouts: tuple[Timeout, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    nccl: NcclSaid = field(default_factory=NcclSaid)
+    work: tuple[Hit, ...] = ()
+    printed: frozenset[int] = frozenset()
+    world_size: int | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    finished: bool = False
+    ends: tuple[Hit, ...] = ()
+    crashed: tuple[Hit, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+
+    def hits_of(self, cause: str) -> tuple[Hit, ...]:
+        return self.hits.get(cause, ())
+
+    @property
+    def frames(self) -> bool:
+        """Whether any traceback has more than its last line."""
+        return any(t.frames for t in self.tracebacks)
+
+    def traceback_of(self, hit: Hit) -> Traceback | None:
+        """The traceback whose exception line this hit is; None where that line is all that there is of it."""
+        return next(
+            (t for t in self.tracebacks if t.frames and t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None
+        )
+
+
+# What a judge of a run or of logs answers, None where its cause is not in evidence, and what one of a machine yields.
+Answer: TypeAlias = "Found | Finding | None"
+Findings: TypeAlias = "Iterable[Found]"
 
 
 class NotRead(AttributeError):

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.config_error import CAUSE
 from unhang.logs import match
+
+CAUSE = catalogue.load()["config-error"]
 
 BATCH = "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size {}"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.device_mapping import CAUSE
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import At, Init, NcclSaid
+
+CAUSE = catalogue.load()["device-mapping"]
 
 GUESS = "[PG ID 0 PG GUID 0 Rank 3]  using GPU 0 to perform barrier as devices used by this process are currently unknown. This can potentially hang"
 ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"

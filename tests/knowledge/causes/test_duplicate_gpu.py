@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.duplicate_gpu import CAUSE, _bus_id
+from unhang.knowledge.causes.duplicate_gpu import _bus_id
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import NcclSaid
+
+CAUSE = catalogue.load()["duplicate-gpu"]
 
 TEXT = "NCCL WARN Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 

@@ -8,10 +8,12 @@ import pytest
 from tests.tables import for_each
 
 from unhang.frames import Frame
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.filesystem_shared import CAUSE
 from unhang.logs import Hit, Traceback, match
 from unhang.model import Finding
+
+CAUSE = catalogue.load()["filesystem-shared"]
 
 MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.ineffective_setting import CAUSE
 from unhang.logs import match
 from unhang.logs.log_facts import At, Timeout
+
+CAUSE = catalogue.load()["ineffective-setting"]
 
 SET = "+ export NCCL_TIMEOUT=3600"
 GLOO = "+ ACCELERATE_USE_GLOO=1"

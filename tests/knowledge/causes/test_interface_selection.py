@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.interface_selection import CAUSE
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import At, NcclSaid
+
+CAUSE = catalogue.load()["interface-selection"]
 
 NONE_FOUND = "node7:1958:1958 [3] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
 NO_FAMILY = "ncclSocketInit: connecting to address  with family 40321 is neither AF_INET(2) nor AF_INET6(10)"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from unhang.frames import Frame
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.launcher_wrong_env import CAUSE
 from unhang.logs import Traceback, match
 from unhang.logs.log_facts import At, Exit
+
+CAUSE = catalogue.load()["launcher-wrong-env"]
 
 
 def frames(*files: str) -> tuple[Frame, ...]:

@@ -7,9 +7,10 @@ from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.nccl_bug import CAUSE
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import NcclSaid
+
+CAUSE = catalogue.load()["nccl-bug"]
 
 TRUNCATED = "node2:4827:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4"
 ABORTED = "node2:1:1 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : Software caused connection abort"

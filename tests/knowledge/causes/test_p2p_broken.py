@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.p2p_broken import CAUSE
 from unhang.logs import match
 from unhang.logs.log_facts import At, Init, NcclSaid, Timeout
+
+CAUSE = catalogue.load()["p2p-broken"]
 
 
 def at(text: str, rank: int | None = None) -> At:

@@ -9,8 +9,9 @@ import pytest
 from unhang.frames import Frame
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
 from unhang.logs import Hit, Traceback, match
+
+CAUSE = catalogue.load()["rendezvous-misconfig"]
 
 TIMED_OUT = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
 NO_ID = "WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 1745806504"

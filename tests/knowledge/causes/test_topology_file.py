@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.topology_file import CAUSE
 from unhang.logs import match
 from unhang.logs.log_facts import At, NcclSaid
+
+CAUSE = catalogue.load()["topology-file"]
 
 ATTRIBUTE = "node7:4711:4788 [0] graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found"
 

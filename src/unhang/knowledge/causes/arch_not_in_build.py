@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.model import Evidence
+
+CAUSE = cause("arch-not-in-build")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """The error names no GPU; torch's warning at the first use of it does."""
     hits = view.hits_of(CAUSE.id)
     named = next((h for h in hits if "gpu" in h.groups), None)
@@ -21,7 +23,7 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(hits, view, Found("no-kernel", gpu=gpu, arch=arch))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries
 
     seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host.snapshot)
@@ -67,6 +69,3 @@ def _runs(capability: str, architectures: Iterable[str]) -> bool:
         if runs:
             return True
     return False
-
-
-CAUSE = cause("arch-not-in-build", in_logs=_in_logs, on_host=_on_host)

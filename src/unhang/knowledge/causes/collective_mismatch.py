@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import other_line, place, user_frame
 from unhang.knowledge import fingerprints, text, unhang_errors, words
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
-from unhang.knowledge.judge import Found
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.knowledge.watchdogs import GaveUpIn, LaterTimeout, Parted, ahead, collective, parted, rank_0_apart, ranks_of, stood
+from unhang.logs import Hit
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
@@ -27,8 +28,11 @@ from unhang.user_files import is_user_file
 if TYPE_CHECKING:
     from unhang.flight import Call, CollectiveWait, Mismatch, MismatchSide, Stall
     from unhang.flight.outcome import Kind
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+
+CAUSE = cause("collective-mismatch")
+_TRACE = CAUSE.signature("trace")
+_REFUSED = CAUSE.signature("refused")
+_DESYNC = CAUSE.signature("desync")
 
 # Which ranks issued what, and where.
 Issued = tuple[Sequence[int], Text, "str | None"]
@@ -38,7 +42,7 @@ _SELDOM_MET = 100
 _SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     if refused := [h for h in picture.hits_of(CAUSE.id) if h.signature == _REFUSED]:
         return _of_refused(refused, picture)
     if (crash := crash_of(picture, picture.hits_of(CAUSE.id))) is not None:
@@ -66,7 +70,7 @@ def _in_run(picture: IncidentView) -> Found | None:
     )
 
 
-def _of_crossing(picture: IncidentView, front: Stall) -> Found:
+def _of_crossing(picture: RunView, front: Stall) -> Found:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
     crossed, strayed = front.crossed, front.strayed
     waits = list({_place_of(w): w for r in (*strayed, *crossed) if (w := picture.waits.get(r)) is not None}.values())
@@ -100,7 +104,7 @@ def _place_of(wait: CollectiveWait) -> tuple[object, ...]:
     return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
 
 
-def _of_parting(picture: IncidentView, parting: Mismatch) -> Found:
+def _of_parting(picture: RunView, parting: Mismatch) -> Found:
     sides = parting.sides
     numbers = parting.odd or tuple(s.rank for s in sides)
     # The same line called with another root or reduction is a fault even where only two ranks are compared, and neither is in the majority.
@@ -138,12 +142,12 @@ def _of_parting(picture: IncidentView, parting: Mismatch) -> Found:
     )
 
 
-def _sized(picture: IncidentView, side: MismatchSide) -> Text:
+def _sized(picture: RunView, side: MismatchSide) -> Text:
     at = msg(" at {at}", at=picture.place(side.place)) if side.place is not None else NOTHING
     return msg("{what} (rank {rank}{at})", what=text.sized(side.says), rank=side.rank, at=at)
 
 
-def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str | None:
+def _where(picture: RunView, parting: Mismatch, shown: MismatchSide) -> str | None:
     """The line to look at; None where the ranks stand at several and nothing tells which was meant."""
     if parting.slipped is not None and (earlier := user_frame(parting.slipped[0].frames)) is not None:
         return picture.place(earlier)
@@ -152,13 +156,13 @@ def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str
     return picture.place(shown.place)
 
 
-def _slipped(picture: IncidentView, calls: tuple[Call, Call] | None) -> Text:
+def _slipped(picture: RunView, calls: tuple[Call, Call] | None) -> Text:
     lines = [user_frame(c.frames) for c in calls or ()]
     here, there = (picture.place(line) for line in lines if line is not None) if calls and all(lines) else ("", "")
     return text.THEN + text.slipped(calls[0].seq, here, there) if calls and here else NOTHING
 
 
-def _did(picture: IncidentView, parting: Mismatch, side: MismatchSide) -> list[Issued]:
+def _did(picture: RunView, parting: Mismatch, side: MismatchSide) -> list[Issued]:
     given = " ".join(word for word in side.says.split(" ") if "=" in word)
     call = (words.call(side.call) if side.call is not None else side.op) + (f" ({given})" if given else "")
     ranks = [s.rank for s in parting.sides if s.says == side.says]
@@ -170,7 +174,7 @@ def _what(call: str) -> Text:
     return words.worded_call(call)
 
 
-def _shown(picture: IncidentView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
+def _shown(picture: RunView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
     record = picture.rank(side.rank).record
     source = record.flight if side.call is not None else record.stacks
     return side, source or picture.incident_source, words.call(side.call) if side.call is not None else side.op
@@ -202,7 +206,7 @@ def _advised(differ: Sequence[str]) -> tuple[str, ...]:
     return (*dict.fromkeys(_ADVICE[what] for what in differ), *checked)
 
 
-def _of_crash(picture: IncidentView, crash: Crash) -> Found:
+def _of_crash(picture: RunView, crash: Crash) -> Found:
     each = msg("rank {n} at {at}")
     stood = [each.fill(n=n, at=picture.place(f)) for n, f in sorted(crash.lines.items(), key=lambda at: at[0] not in crash.odd)]
     # At another line it may be a call of its own; what differs does in any case.
@@ -271,13 +275,13 @@ def _worth(hits: Sequence[Hit]) -> Standing:
     return "likely" if mine == theirs or (mine.startswith(theirs) and "TensorShape" in theirs) else "established"
 
 
-def _of_refused(hits: Sequence[Hit], seen: LogView | IncidentView) -> Found:
+def _of_refused(hits: Sequence[Hit], seen: LogView | RunView) -> Found:
     """unhang's own collectives ask what all want before anything is sent; the error names who differs."""
     odd = unhang_errors.numbers(hits[0].groups.get("odd"))
     return unhang_errors.found("refused", hits, seen, ranks=odd or unhang_errors.raisers(hits), said=hits[0].groups["sides"].strip(), odd=odd)
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if refused := [h for h in hits if h.signature == _REFUSED]:
         return _of_refused(refused, view)
@@ -411,9 +415,3 @@ def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
         return next(iter(places), None) if agreed else None
     alone = [p for p, n in places.items() if n == 1]
     return alone[0] if len(alone) == 1 and len(places) == 2 and sum(places.values()) > 2 else None
-
-
-CAUSE = cause("collective-mismatch", in_run=_in_run, in_logs=_in_logs)
-_TRACE = CAUSE.signature("trace")
-_REFUSED = CAUSE.signature("refused")
-_DESYNC = CAUSE.signature("desync")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import starting, words
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import STANDINGS, Command, cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.logs import Hit, Traceback
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit, Traceback
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("config-error")
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = lazily(
@@ -27,7 +23,7 @@ _PROGRAM_NAME = lazily(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamaf
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = tuple(h for h in view.hits_of(CAUSE.id) if not _of_others(h, view))
     if not hits:
         return _of_checks(view)
@@ -67,7 +63,7 @@ def _of_others(hit: Hit, view: LogView) -> bool:
     return hit.signature in starting.SIGNATURES and (passed_over(view, hit) or starting.trained_behind(view, hit))
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     hits = picture.hits_of(CAUSE.id)
     # A rank that took a step, or raised, had been started: what its batch script missed was a helper.
     if picture.raised or any(r.record.step for r in picture.ranks):
@@ -98,7 +94,7 @@ def _refuses(back: Traceback) -> bool:
     return checks and back.type.rpartition(".")[2].endswith(_REFUSALS)
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     """Variables whose values no program takes, that contradict one another or the host, or that cost more than they give."""
     from unhang.variables.examine import nothing_to_scan, of_environment
 
@@ -128,6 +124,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
                 said=said,
                 leads="programs-that-start-from" if said.kind == "effect" and said.severity == "warning" else "programs-that-start-from-2",
             )
-
-
-CAUSE = cause("config-error", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import container, infiniband
 
     seen = host.container
@@ -34,6 +31,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
             severity="warning" if needed else "note",
             seen=seen,
         )
-
-
-CAUSE = cause("container-capability", on_host=_on_host)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.numa import Device, Node
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
-
-if TYPE_CHECKING:
-    from unhang.facts.numa import Device, Node
-
 
 _IN_CONTAINERS = ("docker", "podman", "kubernetes", "container", "apptainer", "lxc")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import numa
 
     seen = host.numa
@@ -71,6 +66,3 @@ def _told(node: Node) -> str:
 
 def _at(gpu: Device) -> Evidence:
     return Evidence(source=f"/sys/bus/pci/devices/{gpu.address}/numa_node", text=str(gpu.node))
-
-
-CAUSE = cause("cumem-host-numa", on_host=_on_host)

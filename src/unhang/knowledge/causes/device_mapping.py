@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import Text, msg
-from unhang.model import Finding, Severity
+from unhang.logs import Hit
+from unhang.model import Severity
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus
-    from unhang.logs import Hit
+
+CAUSE = cause("device-mapping")
 
 
 # A log that ends so soon behind a line of somebody who still asks Ray for more: nothing more came, as it seems.
@@ -24,7 +26,7 @@ _FIRST_COLLECTIVES = 3
 _CONSEQUENCES = frozenset(("DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "SignalException"))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     real = [h for h in hits if "guessed" not in h.groups]
     if real:
@@ -66,7 +68,7 @@ def _hung_at_a_barrier(view: LogView) -> bool:
     return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     yield from _visible(seen)
@@ -83,7 +85,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("lost-gpus", by=kind, seen=seen)
 
 
-def _visible(seen: Gpus) -> Iterable[Found]:
+def _visible(seen: Gpus) -> Findings:
     """CUDA takes the GPUs of CUDA_VISIBLE_DEVICES up to the first that does not exist."""
     if seen.visible is None or seen.nvml_error is not None or not seen.gpus:
         return
@@ -119,6 +121,3 @@ def _visible(seen: Gpus) -> Iterable[Found]:
     if named[0].startswith("GPU-"):
         named_so = msg("GPUs are named by UUID")
         yield found(named_so, msg("frameworks that expect numbers there stop with a ValueError"), "note")
-
-
-CAUSE = cause("device-mapping", in_logs=_in_logs, on_host=_on_host)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _MIB = 1024 * 1024
 # Below the first nothing of a training fits; below the second a checkpoint may not.
@@ -13,7 +10,7 @@ _NO_ROOM = 256 * _MIB
 _LITTLE = 2048 * _MIB
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import storage
     from unhang.facts.units import size
 
@@ -41,6 +38,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
             mount=place.mount or place.path,
             text=text,
         )
-
-
-CAUSE = cause("disk-full", on_host=_on_host)

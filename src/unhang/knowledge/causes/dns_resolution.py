@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs import Hit
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.names import Names
-    from unhang.logs import Hit
+
+CAUSE = cause("dns-resolution")
+_IPV6 = CAUSE.signature("ipv6")
+_LOOPBACK_FALLBACK = CAUSE.signature("loopback-fallback")
+_HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
 _NEVER_MET = ("gloo-connect", "network-blocked")
@@ -24,7 +29,7 @@ _NO_ANSWER = (
 _UNMET_ERRORS = ("DistNetworkError", "DistStoreError", "RendezvousConnectionError", "RendezvousTimeoutError", "TimeoutError")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     # One may be an accident of where the log was cut.
     last = tuple(h for h in hits if h.signature == _IPV6 and _ends_its_log(h, view))
@@ -73,7 +78,7 @@ _ENDED = ("launcher-teardown", "ended-by-scheduler", "host-oom-or-killed")
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import network
 
     seen = host.names
@@ -116,7 +121,7 @@ def _own_trouble(seen: Names) -> tuple[str, Sequence[str]]:
     return "loopback" if job.is_loopback(usable[0]) else "", usable[:1]
 
 
-def _master(seen: Names, several: bool, kind: str) -> Iterable[Found]:
+def _master(seen: Names, several: bool, kind: str) -> Findings:
     from unhang.facts import job, names
 
     master, here = seen.master, seen.own_addresses
@@ -146,9 +151,3 @@ def _best(addresses: Sequence[str]) -> str:
     from unhang.facts import job
 
     return next((a for a in addresses if ":" not in a and not job.is_loopback(a)), addresses[0])
-
-
-CAUSE = cause("dns-resolution", in_logs=_in_logs, on_host=_on_host)
-_IPV6 = CAUSE.signature("ipv6")
-_LOOPBACK_FALLBACK = CAUSE.signature("loopback-fallback")
-_HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import kernel_log
 
     seen = host.gpu
@@ -34,6 +31,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
     for e in log.events if log is not None and seen.nvml_error is None else ():
         if e.kind == "driver-mismatch" and e.last_age_s is not None and e.last_age_s < 86400:
             yield Found("other-version", event=e)
-
-
-CAUSE = cause("driver-reboot-needed", on_host=_on_host)

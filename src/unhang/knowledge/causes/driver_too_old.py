@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.patterns import lazily
+
+CAUSE = cause("driver-too-old")
 
 # The oldest drivers for any minor release of a CUDA major version, from the release notes of the toolkit.
 _MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
@@ -16,7 +16,7 @@ _MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 _CONSUMER = lazily(r"GeForce|TITAN", re.IGNORECASE)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     found = next((h for h in hits if "found" in h.groups), None)
     if found is None:
@@ -34,7 +34,7 @@ def oldest_driver(cuda: str) -> str | None:
     return _MINIMUM.get((number(cuda) or (0,))[0])
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import gpu, libraries
 
     seen, gpus, usable = host.get(libraries.SUBJECT), host.get(gpu.SUBJECT), libraries.usable_gpus(host.snapshot)
@@ -55,6 +55,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
     old = serves[0] < wants[0] if serves else libraries.number(driver) < libraries.number(minimum)
     if old and compat is None:
         yield Found("too-old", driver=driver, gpus=gpus, upto="which-serves-cuda-up" if gpus.cuda else "", seen=seen, minimum=minimum)
-
-
-CAUSE = cause("driver-too-old", in_logs=_in_logs, on_host=_on_host)

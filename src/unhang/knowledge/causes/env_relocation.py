@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Command, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.python_env import Environment, Script
+from unhang.knowledge.cause import Command, command
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.knowledge.text import NOTHING, Text, joined, msg
-
-if TYPE_CHECKING:
-    from unhang.facts.python_env import Environment, Script
 
 _FAULTS = {
     "gone": msg("an interpreter that is not there"),
@@ -26,7 +23,7 @@ _TORCHRUN = "{python:program} -m torch.distributed.run ARGS train.py"
 _NAME = "[:alnum:]._-"
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.python_env
     for env in seen.environments:
@@ -45,7 +42,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("bad-python-home", seen=seen)
 
 
-def _interpreter(env: Environment) -> Iterable[Found]:
+def _interpreter(env: Environment) -> Findings:
     if env.python_gone:
         says = (
             msg("{python} leads to {python_target}, which is not there", python=env.python, python_target=env.python_target)
@@ -98,7 +95,7 @@ def _rebuild(env: Environment) -> Command | None:
     )
 
 
-def _scripts(env: Environment) -> Iterable[Found]:
+def _scripts(env: Environment) -> Findings:
     moved = msg("; its activate script names {recorded}", recorded=env.recorded) if env.recorded is not None else NOTHING
     for fault, what in _FAULTS.items():
         broken = [s for s in env.broken_scripts if s.fault == fault]
@@ -175,7 +172,7 @@ def _names(scripts: Iterable[Script]) -> str:
     return ", ".join(s.path.rpartition("/")[2] for s in scripts)
 
 
-def _leads(env: Environment) -> Iterable[Found]:
+def _leads(env: Environment) -> Findings:
     from unhang.facts.python_env import TRAINING
 
     if env.editables_gone:
@@ -194,6 +191,3 @@ def _leads(env: Environment) -> Iterable[Found]:
             gone=env.lines_gone,
             each=env.lines_gone[:3],
         )
-
-
-CAUSE = cause("env-relocation", on_host=_on_host)

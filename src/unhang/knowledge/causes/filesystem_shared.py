@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs import Traceback
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.logs import Traceback
+CAUSE = cause("filesystem-shared")
 
 _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
@@ -21,7 +21,7 @@ _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError"
 _SCRIPT = "can't open file '/"
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = [h for h in view.hits_of(CAUSE.id) if h.signature.needle != _SCRIPT or h.host is not None]
     return CAUSE.of_hits(hits, view) or _of_one_host(view) or _of_one_rank(view)
 
@@ -85,7 +85,7 @@ def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
     return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import storage
 
     for place in host.storage.places:
@@ -103,6 +103,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield Found("read-only" if working else "cache-read-only", why="mounted-read-only" if "ro" in place.options else "", **shown)
         elif place.kind in storage.NETWORK and ("Triton" in place.purpose or "Inductor" in place.purpose):
             yield Found("shared-cache", **shown)
-
-
-CAUSE = cause("filesystem-shared", in_logs=_in_logs, on_host=_on_host)

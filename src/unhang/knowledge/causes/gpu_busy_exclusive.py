@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     for mode in ("prohibited", "exclusive-process", "exclusive-thread"):
@@ -38,6 +35,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
                 leads="refuses-all" if closed else "refuses-second",
                 index=[g.index for g in rest],
             )
-
-
-CAUSE = cause("gpu-busy-exclusive", on_host=_on_host)

@@ -7,17 +7,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from unhang import data
-from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import STANDINGS, Command, cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
+from unhang.logs import Hit
 from unhang.model import Evidence, Finding, Severity
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.nvml import Gpu
     from unhang.facts.pcie import Pcie
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+
+CAUSE = cause("gpu-hardware")
 
 # What an Xid means and which remedies fit stands in [finding.xid-*], after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the
 # application, 43 and 45 only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of
@@ -69,15 +70,15 @@ def _xid(hit: Hit) -> int | None:
     return int(found) if found.isdigit() and int(found) in _XIDS else None
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return _of_hits(picture.hits_of(CAUSE.id), None)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     return _of_hits(view.hits_of(CAUSE.id), view)
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import gpu, kernel_log, pcie
 
     seen, bus, _log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
@@ -115,7 +116,7 @@ def _lines(events: Iterable[Event], address: str | None) -> tuple[Evidence, ...]
     return tuple(Evidence(source="kernel log", text=e.text) for e in events if e.device == address)[-2:]
 
 
-def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[Found]:
+def _lost(g: Gpu, said: Sequence[Event]) -> Findings:
     from unhang.facts import gpu
 
     reset = "reset" in (g.error or "") or "restart" in (g.error or "")
@@ -136,7 +137,7 @@ def _lacks_lanes(g: Gpu, gpus: Iterable[Gpu]) -> bool:
     return g.pcie_width < alike or 2 * g.pcie_width < g.pcie_width_max
 
 
-def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[Found]:
+def _condition(g: Gpu, *, lacks_lanes: bool) -> Findings:
 
     def found(severity: Severity, says: Text, leads_to: Text, remedies: tuple[str, ...], text: str) -> Found:
         return Found("condition", severity=severity, remedies=remedies, commands=_reset(g.address), g=g, says=says, leads_to=leads_to, text=text)
@@ -206,7 +207,7 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
     )
 
 
-def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
+def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Findings:
     """Fatal errors of PCIe between a GPU and the processor, as the kernel counts them since boot; before Linux 4.19 it only told of them."""
     from unhang.facts import kernel_log
 
@@ -224,6 +225,3 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
 
 def _reset(address: str | None) -> Mapping[str, Command | None] | None:
     return {"reset-gpu": command("sudo nvidia-smi --gpu-reset -i {address:pci}", address=address)} if address else None
-
-
-CAUSE = cause("gpu-hardware", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

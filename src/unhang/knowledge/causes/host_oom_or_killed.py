@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun_ranges, text, words
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
 from unhang.knowledge.text import Text, msg
+from unhang.logs import Hit
+from unhang.logs.log_facts import At
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.memory import Memory
-    from unhang.logs import Hit
-    from unhang.logs.log_facts import At
-    from unhang.records.incident_view import IncidentView, RankView
+    from unhang.records.incident_view import RankView
+
+CAUSE = cause("host-oom-or-killed")
 
 _SIGKILL = -9
 _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
@@ -35,7 +37,7 @@ _TINY_BYTES = 512 * 1024 * 1024
 _WITH_CUDA_BYTES = 4 * 1024**3
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import kernel_log, numa
     from unhang.facts.units import size
 
@@ -89,7 +91,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield Found("overcommit", promised=promised, available=available, limit=limit, committed=committed)
 
 
-def _faulty_memory(events: Iterable[Event]) -> Iterable[Found]:
+def _faulty_memory(events: Iterable[Event]) -> Findings:
     """What a machine tells of its last crash it tells while it starts: that is a note as soon as it has run for some hours."""
     from unhang.facts import kernel_log
 
@@ -106,7 +108,7 @@ def _evidence(seen: Memory) -> tuple[Evidence, ...]:
     return (Evidence(source=seen.cgroup or "cgroup", text=text),)
 
 
-def _in_run(picture: IncidentView) -> Found | Finding | None:
+def in_run(picture: RunView) -> Answer:
     reported = _reported(picture)
     killed = [
         r
@@ -136,7 +138,7 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
     )
 
 
-def _worker_killed(picture: IncidentView) -> Finding | None:
+def _worker_killed(picture: RunView) -> Finding | None:
     """A rank raises when a worker of its data loader was killed; the kernel log may tell by whom."""
     found = CAUSE.of_raised(picture)
     if found is None:
@@ -147,7 +149,7 @@ def _worker_killed(picture: IncidentView) -> Finding | None:
     return replace(found, evidence=(*found.evidence, *evidence), remedies=tuple(map(CAUSE.remedy, _MEMORY)) if told else found.remedies)
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
     hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view) and not ("llocator" in h.signature.needle and passed_over(view, h)))
     # A launcher kills what does not leave after its SIGTERM.
@@ -200,13 +202,13 @@ def _is_ours(hit: Hit, view: LogView) -> bool:
     return is_of_a_rank(hit, view) and any(e.code in KILLED and str(e.at.pid) == pid for e in view.exits)
 
 
-def _reported(picture: IncidentView) -> list[RankView]:
+def _reported(picture: RunView) -> list[RankView]:
     """Ranks of which a launcher wrote that SIGKILL ended them."""
     pids = {h.groups.get("pid") for h in picture.hits_of(CAUSE.id)}
     return [r for r in picture.ranks if str(r.record.pid) in pids]
 
 
-def _killer(picture: IncidentView, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
+def _killer(picture: RunView, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
     """Who did it, as far as the evidence goes; whether it was the OOM killer; and the lines that say so."""
     for rank in killed:
         if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
@@ -233,6 +235,3 @@ def _killer(picture: IncidentView, killed: list[RankView]) -> tuple[Text, bool, 
         log, evidence = unread if picture.kernel is None else msg("shows no OOM kill of it"), ()
     says = msg("by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})")
     return says.fill(log=log, counter=counter), False, evidence
-
-
-CAUSE = cause("host-oom-or-killed", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

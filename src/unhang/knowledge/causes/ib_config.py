@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.infiniband import Device, Gid, Infiniband, Port
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.knowledge.text import COMMA, joined, msg
 
-if TYPE_CHECKING:
-    from unhang.facts.infiniband import Device, Gid, Infiniband, Port
 
-
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import container, infiniband
 
     seen = host.infiniband
@@ -54,7 +50,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         )
 
 
-def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterable[Found]:
+def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Findings:
     """The GID that NCCL would use on a RoCE port: that of NCCL_IB_GID_INDEX, else (2.21 and later) one of RoCE v2 with an IPv4 address."""
     gids = port.gids or ()
     good = [g for g in gids if g.type == "RoCE v2" and g.ipv4 is not None]
@@ -96,13 +92,10 @@ def _table(gids: Iterable[Gid]) -> str:
     return "; ".join(f"{g.index} {g.ipv4 or g.address} {g.type}" for g in list(gids)[:6]) or "no entries"
 
 
-def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[Found]:
+def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Findings:
     setting = seen.settings.get("NCCL_IB_PKEY")
     index = setting.value.strip() if setting is not None and setting.value.strip().isdigit() else "0"
     for device, port in up:
         if port.link_layer == "InfiniBand" and port.pkeys and index not in port.pkeys:
             keys = joined((msg("{key} at {i}", key=key, i=i) for i, key in port.pkeys.items()), COMMA)
             yield Found("no-partition-key", device=device, port=port, index=index, keys=keys, next=next(iter(port.pkeys)))
-
-
-CAUSE = cause("ib-config", on_host=_on_host)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.infiniband import Device, Infiniband, Port
-    from unhang.facts.kernel_log import KernelLog
-    from unhang.facts.network import Network
-    from unhang.model import Severity
+from unhang.facts.infiniband import Device, Infiniband, Port
+from unhang.facts.kernel_log import KernelLog
+from unhang.facts.network import Network
+from unhang.knowledge.judge import Findings, Found, HostView
+from unhang.model import Severity
 
 # Links that went down so many times while the machine ran were not only plugged into another switch.
 _OFTEN = 3
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import infiniband, kernel_log, network
 
     seen = host.get(infiniband.SUBJECT)
@@ -53,7 +49,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     yield from _flapping(up)
 
 
-def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[Found]:
+def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Findings:
     """Links of Ethernet ports that went down while the machine ran; once, and up again since, is nothing after some hours."""
     from unhang.facts import kernel_log
 
@@ -117,7 +113,7 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
     )
 
 
-def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[Found]:
+def _flapping(up: Sequence[tuple[Device, Port]]) -> Findings:
     """Counters run since the driver was loaded: a cable that was pulled once is no fault, one port that counts far more than the others is."""
     for counter, many in (("link_downed", 10), ("link_error_recovery", 10), ("symbol_error", 1000), ("port_rcv_errors", 1000)):
         counts = sorted(p.counters.get(counter, 0) for _, p in up)
@@ -137,6 +133,3 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[Found]:
                 beside="others-counted" if len(counts) > 2 else "",
                 file=file,
             )
-
-
-CAUSE = cause("ib-port-down", on_host=_on_host)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.model import Evidence
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("ineffective-setting")
+_TIMEOUTS = CAUSE.named("timeouts")
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
 _PREVENTED = {"timeout": ("collective-timeout", "store-disconnect"), "backend": ("collective-timeout", "unhandled-generic", "peer-lost")}
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if any(view.hits_of(c) for c in _PREVENTED["timeout"]) or view.timeouts:
         timeouts = tuple(h for h in hits if h.signature in _TIMEOUTS)
@@ -30,12 +27,12 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(others, view) if any(view.hits_of(c) for c in _PREVENTED["backend"]) or view.timeouts else None
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     hits = picture.hits_of(CAUSE.id)
     return CAUSE.of_hits(hits) if any(picture.hits_of(c) for c in _PREVENTED["backend"]) else None
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.variables.examine import nothing_to_scan, of_environment
     from unhang.variables.known import entries
 
@@ -73,6 +70,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 _HANDLING = ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 _FOR_WHAT = {"meant as the timeout of collectives": "timeout-as-argument", "meant to choose the backend": "gloo-as-argument"}
-
-CAUSE = cause("ineffective-setting", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
-_TIMEOUTS = CAUSE.named("timeouts")

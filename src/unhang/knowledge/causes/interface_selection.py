@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs.log_facts import At
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.network import Interface
-    from unhang.logs.log_facts import At
+
+CAUSE = cause("interface-selection")
+_NONE_FOUND = CAUSE.signature("none-found")
+_BAD_FAMILY = CAUSE.signature("bad-family")
 
 # Interfaces that no other host can reach, however healthy they look on their own.
 _LOCAL_ONLY = lazily(
@@ -23,7 +25,7 @@ _LOCAL_ONLY = lazily(
 _FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     asked = _asked(view)
     found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
     if found is not None:
@@ -69,7 +71,7 @@ _OFF_VIRTUAL = ("keep-off-virtual", "name-one-that-exists")
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import infiniband, network
 
     seen = host.network
@@ -145,8 +147,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 def _ends_here(interface: Interface, way: Interface | None) -> bool:
     return interface.kind == "loopback" or (_BRIDGES.match(interface.name) is not None and (way is None or way.name != interface.name))
-
-
-CAUSE = cause("interface-selection", in_logs=_in_logs, on_host=_on_host)
-_NONE_FOUND = CAUSE.signature("none-found")
-_BAD_FAMILY = CAUSE.signature("bad-family")

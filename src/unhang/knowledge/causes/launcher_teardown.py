@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import srun_ranges
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 
-if TYPE_CHECKING:
-    from unhang.model import Finding
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("launcher-teardown")
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return CAUSE.of_hits(srun_ranges.shortened(picture.hits_of(CAUSE.id)))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     return CAUSE.of_hits(srun_ranges.shortened(view.hits_of(CAUSE.id)), view)
-
-
-CAUSE = cause("launcher-teardown", in_run=_in_run, in_logs=_in_logs)

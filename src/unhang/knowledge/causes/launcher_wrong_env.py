@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import COMMA, joined, msg
-from unhang.model import Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Program, PythonEnv, Shadow
+
+CAUSE = cause("launcher-wrong-env")
 
 _LAUNCHERS = r"torchrun|accelerate|deepspeed|llamafactory-cli|swift|xtuner|colossalai|composer|horovodrun|ray|vllm|torchx"
 
@@ -30,7 +30,7 @@ _MODULES = {
 _ISOLATED = lazily(r"/(?:pipx/venvs|uv/tools)/")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """A module is missing, and the frames of the log come from two environments: one started what the other holds."""
     own = view.hits_of(CAUSE.id)
     missing = next((t for t in view.tracebacks if _MISSING.search(t.says)), None)
@@ -52,7 +52,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
     )
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.python_env
     python = next((p for p in seen.programs if p.name in ("python", "python3") and p.prefix is not None), None)
@@ -79,13 +79,13 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("two-torches", seen=seen, own=seen.own.packages["torch"], torch=torch)
 
 
-def _not_activated(seen: PythonEnv, python: Program) -> Iterable[Found]:
+def _not_activated(seen: PythonEnv, python: Program) -> Findings:
     name, prefix = ("VIRTUAL_ENV", seen.virtual_env) if seen.virtual_env else ("CONDA_PREFIX", seen.conda_prefix)
     if prefix is not None and prefix != python.prefix and not seen.training.python_gone:
         yield Found("not-activated", its_python=f"{prefix}/bin/python", name=name, prefix=prefix, python=python)
 
 
-def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[Found]:
+def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Findings:
     """A launcher that another environment answers for, although python's has it too or is the one that holds torch."""
     env = seen.training
     if program.prefix is None or program.prefix == python.prefix or env.python_gone:
@@ -100,6 +100,3 @@ def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[F
         yield Found("other-launcher", program=program, python=python, env=env, module=module)
     elif "pip" in env.packages if program.name == "pip" else "torch" in env.packages:
         yield Found("other-program", program=program, python=python, leads="pip" if program.name == "pip" else "scripts")
-
-
-CAUSE = cause("launcher-wrong-env", in_logs=_in_logs, on_host=_on_host)

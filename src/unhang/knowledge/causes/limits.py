@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.container import Kind
-    from unhang.facts.limits import Limits
-
+from unhang.facts.container import Kind
+from unhang.facts.limits import Limits
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _MIB = 1024 * 1024
 # Measured with torch 2.13: one rank with Gloo and a data loader of four workers has 46 files open, one that has imported torch 10 to 20. CUDA keeps
@@ -29,7 +22,7 @@ _LOCKED_BYTES = 64 * _MIB
 _ADDRESSES_OF_A_RANK = 16 << 30
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import numa
 
     seen = host.limits
@@ -45,7 +38,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     yield from _others(seen, gpus)
 
 
-def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _open_files(seen: Limits, gpus: int, kind: Kind) -> Findings:
     limit = seen.open_files
     if limit is None or limit.soft is None:
         return
@@ -65,7 +58,7 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
     )
 
 
-def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Findings:
 
     limit = seen.memlock_bytes
     if limit is None or limit.soft is None or seen.lifts_memlock is not False or not seen.infiniband:
@@ -80,7 +73,7 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
     )
 
 
-def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _processes(seen: Limits, gpus: int, kind: Kind) -> Findings:
     needs = max(1, gpus) * _THREADS_OF_A_RANK + (seen.cpus_allowed or 0)
     group = seen.pids
     if group is not None and group.current is not None and group.limit - group.current < needs:
@@ -113,7 +106,7 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
         )
 
 
-def _others(seen: Limits, gpus: int) -> Iterable[Found]:
+def _others(seen: Limits, gpus: int) -> Findings:
 
     most = min((n for n in (seen.pid_max, seen.threads_max) if n is not None), default=None)
     if most is not None and seen.threads is not None and most - seen.threads < most // 10:
@@ -129,6 +122,3 @@ def _others(seen: Limits, gpus: int) -> Iterable[Found]:
         )
     if (seen.ptrace_scope or 0) >= 2 and seen.lifts_ptrace is False:
         yield Found("ptrace-closed", seen=seen)
-
-
-CAUSE = cause("limits", on_host=_on_host)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     sliced = [g for g in seen.gpus if g.mig]
@@ -32,6 +29,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
             seen=seen,
             each=cut[:3],
         )
-
-
-CAUSE = cause("mig-slices", on_host=_on_host)

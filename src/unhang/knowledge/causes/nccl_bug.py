@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView
 from unhang.patterns import lazily
+
+CAUSE = cause("nccl-bug")
+_SHARED_MEMORY = CAUSE.signature("shared-memory")
+_BUGS = {CAUSE.signature(bug): bug for bug in ("shared-memory", "pci-paths", "net-id", "roce-version", "gin-start", "proxy-slots")}
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 _Release = tuple[int, int, int]
@@ -22,7 +25,7 @@ _AFFECTED: dict[str, tuple[_Release, _Release]] = {
 }
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     releases = _releases(view)
     # What only certain releases do is no bug of another one.
     hits = tuple(h for h in view.hits_of(CAUSE.id) if (bug := _BUGS.get(h.signature)) is None or not releases or _has(bug, releases))
@@ -62,8 +65,3 @@ def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Found | None
     if release is None or not lines:
         return None
     return Found("connect-retry", ranks=lines, evidence=lines[:3], release=release)
-
-
-CAUSE = cause("nccl-bug", in_logs=_in_logs)
-_SHARED_MEMORY = CAUSE.signature("shared-memory")
-_BUGS = {CAUSE.signature(bug): bug for bug in ("shared-memory", "pci-paths", "net-id", "roce-version", "gin-start", "proxy-slots")}

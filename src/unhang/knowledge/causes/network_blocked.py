@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import Text, msg, same
+from unhang.logs import Hit
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.firewall import Packet
     from unhang.facts.network import Network
-    from unhang.logs import Hit
+
+CAUSE = cause("network-blocked")
 
 # A rank on the same host is never behind a firewall.
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
@@ -33,7 +35,7 @@ _HARD = "No route to host|Network is unreachable|Connection timed out|Host is do
 # Of a link that was seen to go, and of nothing else.
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     reached_for = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
     hits = tuple(h for h in reached_for if not _GARBAGE.match(h.groups.get("peer", "")))
     if not hits:
@@ -79,7 +81,7 @@ def _why(hits: tuple[Hit, ...]) -> Text:
     return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), msg("no connection"))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import firewall
 
     seen = host.network
@@ -106,7 +108,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             return
 
 
-def _fell(host: HostView, seen: Network) -> Iterable[Found]:
+def _fell(host: HostView, seen: Network) -> Findings:
     """The link towards the other hosts, where it went down in the last hours; of a job on this host alone that is only worth knowing."""
     from unhang.facts import kernel_log, network
 
@@ -148,6 +150,3 @@ def _port(host: HostView) -> int:
     """One of those that the system hands out."""
     seen = getattr(host, "ports", None)
     return 45678 if seen is None or seen.range_first is None or seen.range_last is None else (seen.range_first + seen.range_last) // 2
-
-
-CAUSE = cause("network-blocked", in_logs=_in_logs, on_host=_on_host)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import Command, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.network import Interface
+from unhang.knowledge.cause import Command, command
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.knowledge.text import Text, msg
+from unhang.model import Severity
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.network import Interface
-    from unhang.model import Severity
 
 # The bridge of a network that `docker network create` or compose made is called after the first 12 digits of its id.
 _NETWORK = lazily(r"br-(?P<id>[0-9a-f]{12})")
@@ -20,7 +15,7 @@ _NETWORK = lazily(r"br-(?P<id>[0-9a-f]{12})")
 _VXLAN_BYTES = 50
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import network
 
     seen = host.network
@@ -110,6 +105,3 @@ def _docker(mtu_bytes: int) -> Command | None:
         "sudo systemctl restart docker   # ends all containers",
         mtu=mtu_bytes,
     )
-
-
-CAUSE = cause("network-mtu", on_host=_on_host)

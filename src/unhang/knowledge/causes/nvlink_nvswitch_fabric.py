@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.gpu import Gpus
+from unhang.facts.gpu import Gpus
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _XIDS = frozenset({74, 136, 137, *range(144, 151), 155})
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import gpu, kernel_log
 
     seen = host.get(gpu.SUBJECT)
@@ -36,7 +30,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         )
 
 
-def _manager(seen: Gpus) -> Iterable[Found]:
+def _manager(seen: Gpus) -> Findings:
 
     # Slices of a GPU need no NVLink.
     whole = [g for g in seen.gpus if not g.mig]
@@ -66,7 +60,7 @@ def _manager(seen: Gpus) -> Iterable[Found]:
         )
 
 
-def _links(seen: Gpus) -> Iterable[Found]:
+def _links(seen: Gpus) -> Findings:
 
     degraded = [g for g in seen.gpus if g.fabric_degraded]
     switched = [g for g in seen.gpus if any(link.remote_kind == "switch" for link in g.nvlinks)]
@@ -80,6 +74,3 @@ def _links(seen: Gpus) -> Iterable[Found]:
             yield Found("links-down", g=g, up=up[g.index], max=max(up.values()), down=down or "none")
     if degraded:
         yield Found("reduced", degraded=degraded)
-
-
-CAUSE = cause("nvlink-nvswitch-fabric", on_host=_on_host)

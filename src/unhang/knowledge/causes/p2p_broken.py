@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
-from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
+
+CAUSE = cause("p2p-broken")
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3
 _ADVICE = "from kernel command line which can lead to"
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     # RCCL prints its advice on every machine without the option, in healthy jobs too: it counts only where something hung.
     hung = bool(view.timeouts or view.statuses or view.hits_of("collective-timeout"))
     hits = [h for h in view.hits_of(CAUSE.id) if hung or _ADVICE not in h.text]
@@ -49,7 +49,7 @@ def _first_collective_hung(view: LogView) -> Found | None:
     )
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import gpu, kernel_log, pcie
 
     seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
@@ -67,7 +67,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield Found("iommu-refused-adapter" if e.device in nics else "iommu-refused", event=e)
 
 
-def _refused(seen: Gpus) -> Iterable[Found]:
+def _refused(seen: Gpus) -> Findings:
     # In MIG mode none may, which mig-slices tells.
     sliced = {g.index for g in seen.gpus if g.mig}
     refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown") and not {p.first, p.second} & sliced]
@@ -97,7 +97,7 @@ def _who(pairs: list[Pair]) -> Text:
     return msg("{n} pairs of GPUs ({shown}{more})", n=len(pairs), shown=shown, more=more)
 
 
-def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:
+def _redirected(seen: Gpus, bus: Pcie) -> Findings:
     from unhang.facts import pcie
 
     devices = {d.address: d for d in bus.devices}
@@ -135,7 +135,7 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:
         )
 
 
-def _translated(seen: Gpus, bus: Pcie) -> Iterable[Found]:
+def _translated(seen: Gpus, bus: Pcie) -> Findings:
     from unhang.facts import gpu
 
     kinds = {d.address: d.iommu_type for d in bus.devices if d.kind == "gpu"}
@@ -150,6 +150,3 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[Found]:
     if pairs:
         one = address.get(pairs[0].first) or ""
         yield Found("translated", gpus=gpu.named(i for p in pairs for i in (p.first, p.second)), one=one, type=kinds.get(one))
-
-
-CAUSE = cause("p2p-broken", in_logs=_in_logs, on_host=_on_host)

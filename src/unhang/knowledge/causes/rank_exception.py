@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import exceptions, missing_module, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.text import msg
 from unhang.logs import Traceback, exits, tracebacks
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("rank-exception")
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")
@@ -54,7 +52,7 @@ _GLOO = lazily(r"\[/?\S{0,200}third_party/gl\S*\s*$")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     own = [r for r in picture.raised if r.raised is not None and not r.raised_hits and r.raised.type.rpartition(".")[2] not in _ASKED]
     if not own:
         return _of_logs(picture)
@@ -123,12 +121,12 @@ def _file(frame: Frame | None) -> str:
     return frame.file if frame is not None and is_user_file(frame.file) else "train.py"
 
 
-def _in_the_log(picture: IncidentView, kind: str, rank: int) -> Iterable[Traceback]:
+def _in_the_log(picture: RunView, kind: str, rank: int) -> Iterable[Traceback]:
     name = kind.rpartition(".")[2]
     return [t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)][:1]
 
 
-def _of_logs(picture: IncidentView) -> Finding | None:
+def _of_logs(picture: RunView) -> Finding | None:
     """Launchers without an attached process: what they printed is all there is."""
     failed = [r for r in picture.gone if r.ended and r.ended.exitcode not in (0, None) and r.raised is None]
     if picture.incident.kind != "failure" or (picture.ranks and not failed):
@@ -138,7 +136,7 @@ def _of_logs(picture: IncidentView) -> Finding | None:
     return _of_tracebacks(own, cwd=picture.incident.cwd)
 
 
-def own_tracebacks(found: Sequence[Traceback], seen: IncidentView | LogView) -> list[Traceback]:
+def own_tracebacks(found: Sequence[Traceback], seen: RunView | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: no exception that a signature knows (a symptom, a cause with its own name) or that was raised from one,
     none of launchers. `led` are the lines of known ones that were being handled, and of symptoms in the message.
     """
@@ -189,7 +187,7 @@ def _name(back: Traceback) -> str:
     return back.type.rpartition(".")[2]
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
     if view.hits_of("launcher-teardown"):
         # The launcher's own pipe to a process that is gone.
@@ -264,6 +262,3 @@ def _short(kind: str, text: str) -> str:
         return kind
     more = words.cut(" ".join(line.strip() for line in told[1:]), 200)
     return f"{kind}: {words.cut(told[0], 120 if more else 200)}{' ' if more else ''}{more}".removesuffix(".")
-
-
-CAUSE = cause("rank-exception", in_run=_in_run, in_logs=_in_logs)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import STANDINGS, LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import STANDINGS, cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.text import joined, msg
+from unhang.logs import Hit
 from unhang.model import Finding
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("rendezvous-misconfig")
+_WAITING = CAUSE.signature("waiting")
+_NOT_SET = CAUSE.signature("not-set")
+_CLOSED = CAUSE.signature("closed")
+_NO_STORE = CAUSE.signature("no-store")
+_CONNECT_TIMED_OUT = CAUSE.signature("connect-timed-out")
+_NO_ID = CAUSE.signature("no-id")
+_ADDRESS_UNREAD = CAUSE.signature("address-unread")
+_NODE = CAUSE.signature("node")
 
 
-def _in_run(picture: IncidentView) -> Found | Finding | None:
+def in_run(picture: RunView) -> Answer:
     if picture.incident.elsewhere and not any(r.record.backend for r in picture.ranks):
         return _of_two_places(picture)
     if picture.incident.kind != "world-size":
@@ -41,7 +47,7 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
     )
 
 
-def _of_two_places(picture: IncidentView) -> Found:
+def _of_two_places(picture: RunView) -> Found:
     numbers = tuple(sorted(picture.incident.elsewhere))
     said = [(n, picture.incident.elsewhere[n]) for n in numbers]
     return Found(
@@ -55,7 +61,7 @@ def _of_two_places(picture: IncidentView) -> Found:
     )
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     own = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _WAITING or int(h.groups["joined"]) > int(h.groups["expected"]))
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
@@ -139,7 +145,7 @@ def _nobody_came(view: LogView) -> Found | None:
     )
 
 
-def _of_hits(hits: Sequence[Hit]) -> Found | Finding | None:
+def _of_hits(hits: Sequence[Hit]) -> Answer:
     if not hits:
         return None
     unset = [h for h in hits if h.signature == _NOT_SET]
@@ -169,14 +175,3 @@ _EXPLAINS = (
 
 # Where torchrun's agent exchanges with its like what each host has.
 _AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
-
-
-CAUSE = cause("rendezvous-misconfig", in_run=_in_run, in_logs=_in_logs)
-_WAITING = CAUSE.signature("waiting")
-_NOT_SET = CAUSE.signature("not-set")
-_CLOSED = CAUSE.signature("closed")
-_NO_STORE = CAUSE.signature("no-store")
-_CONNECT_TIMED_OUT = CAUSE.signature("connect-timed-out")
-_NO_ID = CAUSE.signature("no-id")
-_ADDRESS_UNREAD = CAUSE.signature("address-unread")
-_NODE = CAUSE.signature("node")

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.shm import Segment
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.model import Evidence
-
-if TYPE_CHECKING:
-    from unhang.facts.shm import Segment
-
 
 # A job that is starting makes its segments before anybody attaches.
 _YOUNG_S = 60.0
@@ -23,7 +16,7 @@ _BY_NOBODY = msg("that no live process has mapped")
 _BY_NOBODY_SEEN = msg("that no process seen here has mapped")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.shm
     old = [s for s in seen.segments if s.of_trainings and s.age_s >= _YOUNG_S]
@@ -67,6 +60,3 @@ def _evidence(segment: Segment) -> Evidence:
 
     who = segment.owner or f"user {segment.uid}"
     return Evidence(source=f"/dev/shm/{segment.name}", text=f"{size(segment.size_bytes)}, of {who}, {segment.age_s / 3600:.1f} h old")
-
-
-CAUSE = cause("shm-stale-or-missing", on_host=_on_host)

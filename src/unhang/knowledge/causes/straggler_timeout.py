@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.frames import place, user_frame
 from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_work
-from unhang.knowledge.cause import LogView, cause, command, signature
+from unhang.knowledge.cause import cause, command, signature
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.causes.store_disconnect import is_wait
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.other_libraries import library
 from unhang.knowledge.text import NOTHING, Text, joined, msg
 from unhang.knowledge.watchdogs import ranks_of
+from unhang.logs import Hit, Traceback
 from unhang.model import Evidence, Finding, Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
-    import re
-
-    from unhang.logs import Hit, Traceback
     from unhang.records.incident import Slow
-    from unhang.records.incident_view import IncidentView
+
+CAUSE = cause("straggler-timeout")
 
 _LEFT_AT_BARRIER = signature("peer-lost", "left-at-barrier")
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
@@ -55,7 +54,7 @@ class _Wait:
     waited_s: float | None
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     if picture.incident.slow is not None:
         return _of_hosts(picture.incident.slow)
     slow = [
@@ -139,7 +138,7 @@ def _of_hosts(slow: Slow) -> Finding:
     )
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Somebody gave up waiting, and another rank was at work then. A timeout alone says nothing about who was late."""
     return _of_lines(view) or collective_waits.held(view, CAUSE, "executes", ("share-the-work", "raise-the-timeout"))
 
@@ -308,13 +307,10 @@ def _of_comers(view: LogView) -> Finding | None:
     return None
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import speed
 
     seen = host.get(speed.SUBJECT)
     if seen is not None and (check := seen.check).slower:
         name, change = max(check.slower.items(), key=lambda one: one[1])
         yield Found("slower", name=name, change=change * 100, n=len(check.slower), check=check)
-
-
-CAUSE = cause("straggler-timeout", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

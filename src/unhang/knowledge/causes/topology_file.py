@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView
 from unhang.knowledge.text import Text, joined, msg, same
 from unhang.model import Finding
 from unhang.text import WHOSE
 
+CAUSE = cause("topology-file")
+
 _FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     given = [s for s in view.nccl.settings if s.partition("=")[0] in _FILES]
     found = CAUSE.of_hits(hits, view, standing="established" if given else None)
@@ -24,6 +26,3 @@ def _in_logs(view: LogView) -> Finding | None:
 def _bare(found: Finding) -> Text:
     """The sentence without the ranks that `of_hits` puts in front of it."""
     return same(found.says).edited(WHOSE, "") if found.ranks else same(found.says)
-
-
-CAUSE = cause("topology-file", in_logs=_in_logs)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
-from unhang.model import Evidence, Finding
+from unhang.logs.log_facts import At
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Libraries
-    from unhang.logs.log_facts import At
+
+CAUSE = cause("version-mismatch")
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
     own = view.hits_of(CAUSE.id)
     # Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other.
@@ -79,7 +81,7 @@ def _release(code: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number >= 10000 else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries, python_env
 
     seen = host.get(libraries.SUBJECT)
@@ -100,7 +102,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             )
 
 
-def _pins(seen: Libraries) -> Iterable[Found]:
+def _pins(seen: Libraries) -> Findings:
     # What is not there at all is library-link's, where torch really lacks it.
     apart = [p for p in seen.broken_pins if p.installed is not None]
     for package in dict.fromkeys(p.package for p in apart):
@@ -121,12 +123,9 @@ def _pins(seen: Libraries) -> Iterable[Found]:
         )
 
 
-def _replaced(seen: Libraries) -> Iterable[Found]:
+def _replaced(seen: Libraries) -> Findings:
     """The file of a wheel, and what the wheel's record says that it is."""
     wheel = next(((n, v) for n, v in seen.packages.items() if n.startswith("nvidia-nccl-cu")), None)
     file = next((c for c in (*seen.loaded, *seen.others) if c.name == "nccl" and "/nvidia/nccl/lib/" in c.path and c.version is not None), None)
     if wheel is not None and file is not None and ".".join(wheel[1].split(".")[:3]) != file.version:
         yield Found("other-nccl", wheel=wheel, file=file, requirement="==".join(wheel))
-
-
-CAUSE = cause("version-mismatch", in_logs=_in_logs, on_host=_on_host)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.text import msg
+from unhang.logs import Hit
 from unhang.model import Finding
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("wsl-limits")
 
 # A machine that runs under WSL2 fails for every other reason too: the platform alone says nothing. These do not work there, or only in part.
 _AFFECTED = ("shm-register-failed", "p2p-broken", "unhandled-generic", "shm-exhausted")
@@ -20,11 +16,11 @@ _PLATFORM = msg("this runs under WSL2")
 _PINNED = msg("host memory could not be pinned: WSL2 allows a part of it only")
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return _of_hits(picture.hits_of(CAUSE.id), affected=any(picture.hits_of(c) for c in _AFFECTED))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     return _of_hits(view.hits_of(CAUSE.id), affected=any(view.hits_of(c) for c in _AFFECTED), view=view)
 
 
@@ -42,7 +38,7 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
     return CAUSE.of_hits(hits, view, Found("under-wsl"))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import container, gpu
 
     seen, gpus = host.get(container.SUBJECT), host.get(gpu.SUBJECT)
@@ -57,6 +53,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
         what="" if reached else "there-is-no-dev",
         kernel=seen.kernel or "",
     )
-
-
-CAUSE = cause("wsl-limits", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
