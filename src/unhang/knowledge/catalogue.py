@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial, reduce
 from types import MappingProxyType
@@ -50,15 +50,15 @@ def answer(id: str, judge: str, view: Any) -> Any:
     """What a judge finds, in the words of its cause."""
     module = importlib.import_module(f"unhang.knowledge.causes.{id.replace('-', '_')}")
     if judge == "on_host":
-        return _told_of_host(load()[id], module.on_host(HostView(view)))
+        return _told_of_host(load()[id], module.on_host, HostView(view))
     found = getattr(module, judge)(view)
     return load()[id].told(found) if isinstance(found, Found) else found
 
 
-def _told_of_host(cause: Cause, found: Findings) -> Iterator[HostFinding]:
+def _told_of_host(cause: Cause, judge: Callable[[HostView], Findings], host: HostView) -> Iterator[HostFinding]:
     with contextlib.suppress(NotRead):
-        for one in found:
-            yield cause.told_of_host(one)
+        for found in judge(host):
+            yield cause.told_of_host(found, host)
 
 
 def is_open(judge: str, needs: Collection[str], view: Any) -> bool:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from unhang import data
 from unhang.frames import LOADER, inside, place, user_frame
 from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.judge import Found, LogView, Words
+from unhang.knowledge.judge import Found, HostView, LogView, Words
 from unhang.knowledge.text import NOTHING, Text, msg, ranks
 from unhang.logs import Hit, Role, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
@@ -133,11 +133,12 @@ class Cause:
             **self._beside(found, known, words),
         )
 
-    def told_of_host(self, found: Found) -> HostFinding:
+    def told_of_host(self, found: Found, host: HostView) -> HostFinding:
+        found.values["host"] = host
         known, words = self._words(found)
         return self.host_finding(
             area=known["area"],
-            severity=found.severity or known["severity"],
+            severity=found.severity or cast(Severity, str(words.text(known["severity"]))),
             says=words.text(known["says"]),
             leads_to=words.text(known["leads-to"]),
             **self._beside(found, known, words),
@@ -152,7 +153,7 @@ class Cause:
         return {
             "evidence": (*words.evidence(known.get("evidence", {})), *found.evidence),
             "remedies": known.get("remedies") if found.remedies is None else found.remedies,
-            "commands": words.commands(known.get("command", {}), found),
+            "commands": words.commands(known, found),
         }
 
     def of_hits(
@@ -179,7 +180,7 @@ class Cause:
             says = said.text(known["says"]) if "says" in known else None
             standing = found.standing or known.get("standing")
             remedies = known.get("remedies") if found.remedies is None else tuple(found.remedies)
-            commands = said.commands(known.get("command", {}), found)
+            commands = said.commands(known, found)
         ordered = sorted(hits, key=lambda h: (STANDINGS.index(h.signature.standing), "ranks" not in h.groups))
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]

@@ -58,8 +58,9 @@ class Found:
     """One finding: `key` names the [finding.KEY] of the cause's TOML, `values` are what its sentences, evidence and commands name.
 
     What is given here takes the place of what stands there; `evidence` is put behind it. Lines of logs may stand for the ranks and hosts of which
-    they are, and for themselves as evidence. `hosts` are those of `ranks` where the values name a `picture`. `by` chooses among commands that are a
-    table, `each` are those whose evidence is told one by one.
+    they are, and for themselves as evidence. `hosts` are those of `ranks` where the values name a `picture`. `each` are those
+    whose evidence is told one by one.
+    `host` is the machine. Severity and `by`, which chooses among commands that are a table, may be templates.
     Templates reach into values ({port.rate}) and may say how they are shown ({size:size}, see `_FORMS`; {frame:place} needs a `picture`). Of notes,
     {why:note} is the one whose key is the value of `why`, several, or none (of {why:known} it may be no such key, and is then shown itself);
     {index:?asked} is the note "asked" where there is an index, {seen:?here/gone} one of two; {sides:*did} is the note "did" of {each} of them
@@ -78,7 +79,6 @@ class Found:
         remedies: Sequence[str | Remedy] | None = None,
         severity: Severity | None = None,
         standing: Standing | None = None,
-        by: str = "",
         commands: Mapping[str, Command | None] | None = None,
         **values: Any,
     ) -> None:
@@ -89,7 +89,7 @@ class Found:
         told = words.hosts(values["picture"], self.ranks) if hosts is None and "picture" in values else hosts or ()
         self.hosts = tuple(dict.fromkeys(h for one in told if (h := one if isinstance(one, str) else one.host) is not None))
         self.where = where
-        self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
+        self.key, self.values = key, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
         self.evidence = tuple(e if isinstance(e, Evidence) else e.evidence() for e in evidence)
         self.remedies, self.commands, self.severity, self.standing = remedies, commands or {}, severity, standing
 
@@ -209,6 +209,13 @@ def _times(event: Any) -> Text:
     return kernel_log.times(event)
 
 
+def _when(event: Any) -> Severity:
+    """Of what the kernel said: a note once it is hours old."""
+    from unhang.facts import kernel_log
+
+    return "warning" if kernel_log.recent(event) else "note"
+
+
 def _ago(event: Any) -> Text:
     from unhang.facts import kernel_log
 
@@ -246,6 +253,7 @@ _FORMS: Mapping[str, Callable[[Any], Text | str]] = {
     "size": _size,
     "ranks": words.ranks,
     "times": _times,
+    "when": _when,
     "ago": _ago,
     "label": _label,
     "gpus": _gpus,
@@ -301,9 +309,10 @@ class Words(string.Formatter):
                 words = Words(self.cause, {**self.values, "each": each})
                 yield Evidence(source=str(words.text(source)), text=words.text(text))
 
-    def commands(self, templates: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
+    def commands(self, known: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
         """Of a table the one that `by` names, else "else"."""
-        chosen = {id: t if isinstance(t, str) else t.get(found.by, t.get("else")) for id, t in templates.items()}
+        by = str(self.text(known["by"])) if "by" in known else self.values.get("by")
+        chosen = {id: t if isinstance(t, str) else t.get(by, t.get("else")) for id, t in known.get("command", {}).items()}
         return {id: command(t, **self.values) for id, t in chosen.items() if t is not None} | {**found.commands}
 
 

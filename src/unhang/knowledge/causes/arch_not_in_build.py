@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.model import Evidence
 
 CAUSE = cause("arch-not-in-build")
 
@@ -26,20 +25,9 @@ def in_logs(view: LogView) -> Answer:
 def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries
 
-    seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host.snapshot)
-    if seen is None or not gpus:
-        return
-    torch = seen.torch
-    version = Evidence(source=f"{torch.path}/version.py", text=f"{torch.version}, cuda = {torch.cuda}")
-    if torch.cuda is None:
-        yield Found(
-            "wrong-build",
-            evidence=(version,),
-            torch=torch,
-            kind="was-built-for-rocm" if torch.hip else "is-a-build-without",
-            n=len(gpus),
-            gpu=gpus[0].name or "NVIDIA GPU",
-        )
+    torch, gpus = host.libraries.torch, libraries.usable_gpus(host.snapshot)
+    if gpus and torch.cuda is None:
+        yield Found("wrong-build", torch=torch, n=len(gpus), gpu=gpus[0].name or "NVIDIA GPU")
     lacking = {
         c: g
         for g in gpus
@@ -48,7 +36,6 @@ def on_host(host: HostView) -> Findings:
     for capability, card in lacking.items():
         yield Found(
             "no-code",
-            evidence=(version, Evidence(source=f"{torch.path}/lib/libtorch_python.so", text=" ".join(torch.architectures or ()))),
             torch=torch,
             gpu=card.name or "this-gpu",
             capability=capability,

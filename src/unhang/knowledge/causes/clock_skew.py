@@ -18,6 +18,6 @@ def on_host(host: HostView) -> Findings:
         year = datetime.datetime.fromtimestamp(seen.now_s, datetime.timezone.utc).date().isoformat()
         yield Found("wrong-year", year=year)
     elif seen.offset_s is not None and abs(seen.offset_s) >= _OFF_S:
-        yield Found("off", abs=abs(seen.offset_s), how="ahead" if seen.offset_s > 0 else "behind", seen=seen)
+        yield Found("off", abs=abs(seen.offset_s), ahead=seen.offset_s > 0, seen=seen)
     elif seen.synchronised is False:
-        yield Found("unsynchronised", seen=seen, although="although-runs" if seen.keepers else "")
+        yield Found("unsynchronised", seen=seen)

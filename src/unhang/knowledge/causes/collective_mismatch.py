@@ -5,7 +5,6 @@ Long because it is proven in three ways (by a program's words, by several ranks'
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, end
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text, msg
-from unhang.knowledge.watchdogs import GaveUpIn, LaterTimeout, Parted, ahead, collective, parted, rank_0_apart, ranks_of, stood
+from unhang.knowledge.watchdogs import Parted, collective, parted, ranks_of
 from unhang.logs import Hit
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
@@ -295,43 +294,7 @@ def in_logs(view: LogView) -> Answer:
         return CAUSE.of_hits(desync, view, Found("desync", said=desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
-    if shifted := ahead(view):
-        return _of_ahead(shifted)
-    return CAUSE.of_hits(hits, view) or _of_stalled(view) or _of_places(view)
-
-
-def _of_stalled(view: LogView) -> Found | None:
-    """Horovod's own report: each of two ranks is missing where the other waits."""
-    missing: dict[frozenset[int], Hit] = {}
-    for h in view.hits_of("collective-timeout"):
-        if "tensor" in h.groups:
-            told = h.groups.get("ranks") or ("" if h.label is None else str(h.label))
-            missing.setdefault(frozenset(int(n) for n in re.findall(r"\d+", told)), h)
-    sides = [(ranks, h) for ranks, h in missing.items() if ranks]
-    # Several ranks that are each missing somewhere are late: only of two it is plain that each waits for the other.
-    if len(sides) != 2 or sides[0][0] & sides[1][0] or sides[0][1].groups["tensor"] == sides[1][1].groups["tensor"]:
-        return None
-    return Found("stalled", ranks=sorted(sides[0][0] | sides[1][0]), evidence=[h for _, h in sides], sides=sides)
-
-
-def _of_places(view: LogView) -> Found | None:
-    """Ranks that gave up in different calls at different lines. With groups beside the first one each may have waited for a third rank."""
-    where = stood(view)
-    if rank_0_apart(view) is not None:
-        return None
-    sides: dict[tuple[str, str, int], list[GaveUpIn]] = {}
-    for s in where:
-        sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
-    if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
-        return None
-    shown = list(sides.values())[:3]
-    return Found(
-        "different-calls",
-        standing="likely" if view.world_size == len(where) else "possible",
-        ranks=[s.rank for s in where],
-        evidence=[s[0].back for s in shown],
-        sides=[([t.rank for t in s], s[0].call, place(s[0].frame, "")) for s in shown],
-    )
+    return CAUSE.of_hits(hits, view)
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Found | None:
@@ -383,18 +346,6 @@ def _of_parted(found: Parted) -> Found:
         found=found,
         sides=[(ranks_of(s), collective(s[0])) for s in sides[:3]],
         unclear=len(sides[0]) <= len(sides[1]),
-    )
-
-
-def _of_ahead(found: LaterTimeout) -> Found:
-    return Found(
-        "ahead",
-        standing="likely" if found.back.group is not None else "possible",
-        ranks=ranks_of((found.back, found.front)),
-        evidence=(found.back.at, found.front.at),
-        found=found,
-        one=collective(found.front),
-        other=collective(found.back),
     )
 
 

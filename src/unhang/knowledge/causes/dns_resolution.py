@@ -83,7 +83,7 @@ def on_host(host: HostView) -> Findings:
 
     seen = host.names
     several, kind = host.several, host.kind
-    net = getattr(host, "network", None)
+    net = host.get(network.SUBJECT)
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
     repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
@@ -93,7 +93,6 @@ def on_host(host: HostView) -> Findings:
         evidence = tuple(Evidence(source="/etc/hosts", line=h.line, text=f"{h.address} {' '.join(h.names)}") for h in lines[:2])
         yield Found(
             "own-name",
-            severity="warning" if several else "note",
             remedies=repair,
             evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
             seen=seen,
@@ -127,7 +126,6 @@ def _master(seen: Names, several: bool, kind: str) -> Findings:
     master, here = seen.master, seen.own_addresses
     if master is None:
         return
-    late = master.error.startswith("no answer")
     if master.addresses is None:
         if master.error:
             yield Found(
@@ -135,7 +133,7 @@ def _master(seen: Names, several: bool, kind: str) -> Findings:
                 remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
                 master=master,
                 error=names.error(master),
-                leads="not-reached" if not late else "waits",
+                late=master.error.startswith("no answer"),
             )
         return
     loopback = all(job.is_loopback(a) for a in master.addresses)

@@ -35,10 +35,10 @@ def oldest_driver(cuda: str) -> str | None:
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import gpu, libraries
+    from unhang.facts import libraries
 
-    seen, gpus, usable = host.get(libraries.SUBJECT), host.get(gpu.SUBJECT), libraries.usable_gpus(host.snapshot)
-    if seen is None or gpus is None or not usable or seen.torch.cuda is None:
+    seen, gpus, usable = host.libraries, host.gpu, libraries.usable_gpus(host.snapshot)
+    if not usable or seen.torch.cuda is None:
         return
     driver = gpus.driver or gpus.nvml_driver
     wants = libraries.number(seen.torch.cuda)
@@ -46,12 +46,12 @@ def on_host(host: HostView) -> Findings:
     # Jetson's drivers (35, 540 on Tegra) are counted otherwise.
     if driver is None or minimum is None or libraries.number(driver)[:1] < (100,):
         return
-    library = seen.copy("cuda")
-    forward = library is not None and "/compat" in library.path and libraries.number(library.version or "") > libraries.number(driver)
-    compat = library if forward else None
+    compat = seen.copy("cuda")
+    if compat is not None and not ("/compat" in compat.path and libraries.number(compat.version or "") > libraries.number(driver)):
+        compat = None
     if compat is not None and (card := next((g.name for g in usable if g.name and _CONSUMER.search(g.name)), None)):
-        yield Found("compat-first", driver=driver, compat=compat, card=card, version=compat.version or "")
+        yield Found("compat-first", driver=driver, compat=compat, card=card)
     serves = libraries.number(gpus.cuda) if gpus.cuda else ()
     old = serves[0] < wants[0] if serves else libraries.number(driver) < libraries.number(minimum)
     if old and compat is None:
-        yield Found("too-old", driver=driver, gpus=gpus, upto="which-serves-cuda-up" if gpus.cuda else "", seen=seen, minimum=minimum)
+        yield Found("too-old", driver=driver, gpus=gpus, seen=seen, minimum=minimum)

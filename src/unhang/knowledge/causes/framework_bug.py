@@ -24,8 +24,7 @@ def on_host(host: HostView) -> Findings:
     """Python processes that crashed in native code. In a container they are those of the whole host."""
     from unhang.facts import kernel_log
 
-    log = host.get(kernel_log.SUBJECT)
-    crashed = [e for e in (log.events if log is not None else ()) if e.kind == "segfault" and _PYTHON.match(e.process or "")]
+    crashed = [e for e in host.events if e.kind == "segfault" and _PYTHON.match(e.process or "")]
     if not crashed:
         return
     last = crashed[-1]
@@ -36,10 +35,9 @@ def on_host(host: HostView) -> Findings:
         "native-crash",
         severity="warning" if ours and kernel_log.recent(last) else "note",
         library=library,
-        inside="in" if library else "",
         last=last,
         count=count,
-        more="crashes-since-the-machine" if count > 1 else "",
+        more=count > 1,
         each=crashed[-3:],
     )
 

@@ -14,7 +14,4 @@ def on_host(host: HostView) -> Findings:
     # GPUDirect RDMA is for data centre and professional GPUs.
     if all("GeForce" in model for model in seen.gpus):
         return
-    closed = "Open Kernel Module" not in (seen.gpu_driver or "")
-    yield Found(
-        "no-peer-memory", severity="warning" if host.several else "note", seen=seen, why="the-gpu-driver-is" if closed else "kernel-is-older-than"
-    )
+    yield Found("no-peer-memory", seen=seen, closed="Open Kernel Module" not in (seen.gpu_driver or ""))

@@ -25,13 +25,4 @@ def on_host(host: HostView) -> Findings:
             )
         rest = [g for g in found if g not in busy or mode == "prohibited"]
         if rest:
-            closed = mode == "prohibited"
-            yield Found(
-                "closed",
-                severity="error" if closed else "note",
-                rest=rest,
-                mode=mode,
-                how="prohibited" if closed else "one-each",
-                leads="refuses-all" if closed else "refuses-second",
-                index=[g.index for g in rest],
-            )
+            yield Found("closed" if mode == "prohibited" else "one-process", rest=rest, mode=mode, index=[g.index for g in rest])

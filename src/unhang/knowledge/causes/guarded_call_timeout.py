@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from unhang.knowledge import unhang_errors
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
@@ -43,10 +41,6 @@ def _of_call(hits: list[Hit], seen: LogView | RunView) -> Found:
     places: list[tuple[str, int | str, str]] = [
         ("stood" if one["at"] else "stopped", one["rank"], one["at"]) for one in [one for one in each if one["at"] or one["stopped"]][:4]
     ]
-    if stood and not places:
-        later = _captured(seen, stood)
-        places = [("later", n, at) for n, at in list(later.items())[:4]]
-        stood |= later
     own = tuple(sorted({int(one["rank"]) for one in _OWN.finditer(why)}))
     found = unhang_errors.found(
         "given-up",
@@ -64,14 +58,6 @@ def _of_call(hits: list[Hit], seen: LogView | RunView) -> Found:
         # Where the others waited is not where the ranks stood that it is about.
         found.where = next((at for at in stood.values() if at), None)
     return found
-
-
-def _captured(seen: LogView | RunView, ranks: Iterable[int]) -> dict[int, str]:
-    """Where those stood, as a capture after it tells, that could not say so themselves: they had not met the others yet."""
-    if isinstance(seen, LogView):
-        return {}
-    there = [r for r in seen.ranks if r.number in ranks and r.raised is None and r.captured and not r.only_last_seen]
-    return {r.number: at for r in there if (at := seen.where(r)) is not None}
 
 
 in_run = in_logs

@@ -93,11 +93,9 @@ def on_host(host: HostView) -> Findings:
 
 def _faulty_memory(events: Iterable[Event]) -> Findings:
     """What a machine tells of its last crash it tells while it starts: that is a note as soon as it has run for some hours."""
-    from unhang.facts import kernel_log
-
     faults = [e for e in events if e.kind == "memory"]
     for last in faults[-1:]:
-        yield Found("faulty-memory", severity="warning" if kernel_log.recent(last) else "note", last=last, each=faults[-3:])
+        yield Found("faulty-memory", last=last, each=faults[-3:])
 
 
 def _evidence(seen: Memory) -> tuple[Evidence, ...]:

@@ -17,10 +17,6 @@ def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if any(view.hits_of(c) for c in _PREVENTED["timeout"]) or view.timeouts:
         timeouts = tuple(h for h in hits if h.signature in _TIMEOUTS)
-        named = next((h for h in timeouts if h.groups.get("seconds", "").isdigit()), None)
-        ran = next((t.timeout_ms for t in view.timeouts), None)
-        if named is not None and ran is not None and int(named.groups["seconds"]) * 1000 != ran:
-            return CAUSE.of_hits(timeouts, view, Found("seconds", named=named, value=ran / 1000))
         if timeouts:
             return CAUSE.of_hits(timeouts, view)
     others = tuple(h for h in hits if h.signature not in _TIMEOUTS)

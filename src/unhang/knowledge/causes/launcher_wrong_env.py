@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.knowledge.text import COMMA, joined, msg
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Program, PythonEnv, Shadow
 
-CAUSE = cause("launcher-wrong-env")
 
-_LAUNCHERS = r"torchrun|accelerate|deepspeed|llamafactory-cli|swift|xtuner|colossalai|composer|horovodrun|ray|vllm|torchx"
-
-_MISSING = lazily(r"No module named '?(?P<module>[\w.]+)")
-_PACKAGES = lazily(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
-_SCRIPT = lazily(rf"^(?P<prefix>/.{{1,160}}?)/bin/(?:{_LAUNCHERS})$")
-_BINARY = lazily(r"of binary: (?P<binary>/\S+)")
 _MODULES = {
     "torchrun": ("torch", "torch.distributed.run"),
     "accelerate": ("accelerate", "accelerate.commands.launch"),
@@ -28,28 +20,6 @@ _MODULES = {
 }
 # Made to stand apart: what they hold is meant to be used from beside any environment.
 _ISOLATED = lazily(r"/(?:pipx/venvs|uv/tools)/")
-
-
-def in_logs(view: LogView) -> Answer:
-    """A module is missing, and the frames of the log come from two environments: one started what the other holds."""
-    own = view.hits_of(CAUSE.id)
-    missing = next((t for t in view.tracebacks if _MISSING.search(t.says)), None)
-    found = _MISSING.search(missing.says) if missing is not None else None
-    if missing is None or found is None or any(h.signature.standing == "established" for h in own):
-        return CAUSE.of_hits(own, view)
-    script = next((f for t in view.tracebacks for f in t.frames if (m := _SCRIPT.match(f.file)) and m["prefix"].endswith("/.local")), None)
-    prefixes = sorted({m["prefix"] for f in missing.frames if (m := _PACKAGES.match(f.file))})
-    if script is None and not (len(prefixes) > 1 and any(p.endswith("/.local") for p in prefixes)):
-        return CAUSE.of_hits(own, view)
-    return Found(
-        "user-site" if script else "two-places",
-        ranks=[t for t in view.tracebacks if t.says == missing.says],
-        evidence=(missing,),
-        module=found["module"],
-        script=script,
-        places=joined(prefixes, msg(" and ", "launcher_wrong_env")),
-        binary=next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None),
-    )
 
 
 def on_host(host: HostView) -> Findings:

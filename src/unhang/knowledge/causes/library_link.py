@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
 from unhang.logs import Hit
 from unhang.patterns import lazily
 
@@ -46,7 +45,7 @@ def on_host(host: HostView) -> Findings:
     seen = host.libraries
     torch = seen.torch
     if torch.lacking:
-        yield Found("missing", torch=torch, names=_some(torch.lacking))
+        yield Found("missing", torch=torch, names=torch.lacking[:3], more=len(torch.lacking) - 3 if len(torch.lacking) > 3 else None)
     nccl = seen.copy("nccl")
     if nccl is not None and nccl.through in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
         yield from _nccl(seen, nccl)
@@ -55,11 +54,6 @@ def on_host(host: HostView) -> Findings:
         yield from _driver_library(seen.copy("cuda"), gpus.driver)
     if seen.net_plugin_lacking:
         yield Found("net-plugin", seen=seen)
-
-
-def _some(names: tuple[str, ...]) -> Text:
-    more = msg(" and {names} more", names=len(names) - 3, names2=len(names)) if len(names) > 3 else NOTHING
-    return joined(names[:3], COMMA) + more
 
 
 def _nccl(seen: Libraries, nccl: Copy) -> Findings:
@@ -79,17 +73,6 @@ def _driver_library(cuda: Copy | None, driver: str | None) -> Findings:
     if cuda is None or cuda.through not in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
         return
     if "/stubs/" in cuda.path:
-        says = msg("{through} leads to the toolkit's stub of the driver, {path}", through=cuda.through, path=cuda.path)
-        leads_to = msg("CUDA does not start: the stub is for linking only (error 34)")
+        yield Found("stub", cuda=cuda, version=cuda.version or "libcuda.so.1")
     elif "/compat" in cuda.path and cuda.version is not None and driver is not None and number(cuda.version) < number(driver):
-        says = msg(
-            "{through} puts libcuda {version} ({path}) before the one of the driver, {driver}",
-            through=cuda.through,
-            version=cuda.version,
-            path=cuda.path,
-            driver=driver,
-        )
-        leads_to = msg("CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package")
-    else:
-        return
-    yield Found("broken", says=says, leads_to=leads_to, cuda=cuda, version=cuda.version or "libcuda.so.1")
+        yield Found("older-compat", cuda=cuda, version=cuda.version, driver=driver)

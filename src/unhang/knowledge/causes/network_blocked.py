@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import Text, msg, same
 from unhang.logs import Hit
-from unhang.model import Finding, Remedy
+from unhang.model import Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
-_LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
-_STEADY = Remedy(
-    id="steady-the-link",
-    says=msg("See how often the link of the interface went, and exchange its cable, transceiver or switch port."),
-)
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 # Of a link that was seen to go, and of nothing else.
@@ -99,9 +93,8 @@ def on_host(host: HostView) -> Findings:
         if (by := firewall.dropped(rules, packet)) is not None:
             yield Found(
                 "dropped",
-                severity="error" if host.several else "warning",
                 packet=packet,
-                way="from" if packet.hook == "input" else "to",
+                inbound=packet.hook == "input",
                 drop=by,
                 net=net,
             )
@@ -116,8 +109,7 @@ def _fell(host: HostView, seen: Network) -> Findings:
     if towards is None or not towards.running:
         return
     for event in (e for e in host.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
-        steady = replace(_STEADY, command=command(_LOOK, name=towards.name))
-        yield Found("link-fell", severity="warning" if host.several else "note", remedies=(steady,), towards=towards, event=event)
+        yield Found("link-fell", towards=towards, event=event)
 
 
 def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:
@@ -148,5 +140,7 @@ def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:
 
 def _port(host: HostView) -> int:
     """One of those that the system hands out."""
-    seen = getattr(host, "ports", None)
+    from unhang.facts import ports
+
+    seen = host.get(ports.SUBJECT)
     return 45678 if seen is None or seen.range_first is None or seen.range_last is None else (seen.range_first + seen.range_last) // 2

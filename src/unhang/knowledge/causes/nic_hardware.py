@@ -35,7 +35,6 @@ def _told(host: HostView) -> Findings:
         event, hit = newest[0]
         yield Found(
             "fault",
-            severity="warning" if kernel_log.recent(event) else "note",
             remedies=hit.signature.remedies,
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e, _ in newest[:3]),
             says=msg(hit.signature.says, **hit.groups),

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 CAUSE = cause("p2p-broken")
 
-# The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
-_FIRST_COLLECTIVES = 3
 _ADVICE = "from kernel command line which can lead to"
 
 
@@ -23,30 +21,7 @@ def in_logs(view: LogView) -> Answer:
     # RCCL prints its advice on every machine without the option, in healthy jobs too: it counts only where something hung.
     hung = bool(view.timeouts or view.statuses or view.hits_of("collective-timeout"))
     hits = [h for h in view.hits_of(CAUSE.id) if hung or _ADVICE not in h.text]
-    return CAUSE.of_hits(hits, view) or _first_collective_hung(view)
-
-
-def _first_collective_hung(view: LogView) -> Found | None:
-    """Broken P2P prints nothing: all ranks of one host enter the very first collective, over P2P, and none leaves it."""
-    direct = {name: at for name, at in view.nccl.transports.items() if name.startswith("P2P/")}
-    if not direct or any(name.startswith("NET/") for name in view.nccl.transports) or not view.timeouts:
-        return None
-    if any(t.seq is None or t.seq > _FIRST_COLLECTIVES for t in view.timeouts):
-        return None
-    ranks = {t.at.rank for t in view.timeouts if t.at.rank is not None}
-    expected = view.world_size or max((i.nranks for i in view.nccl.inits), default=0)
-    if expected < 2 or ranks != set(range(expected)) or len({(t.seq, t.op) for t in view.timeouts}) > 1:
-        return None
-    first = view.timeouts[0]
-    name, places = next(iter(direct.items()))
-    return Found(
-        "first-collective",
-        ranks=sorted(ranks),
-        evidence=(first.at, places[0]),
-        expected=expected,
-        first=first,
-        name=name,
-    )
+    return CAUSE.of_hits(hits, view)
 
 
 def on_host(host: HostView) -> Findings:

@@ -54,11 +54,9 @@ def on_host(host: HostView) -> Findings:
 
 
 def _held_cpu(events: Iterable[Event]) -> Findings:
-    from unhang.facts import kernel_log
-
     locked = [e for e in events if e.kind == "soft-lockup"]
     for last in locked[-1:]:
-        yield Found("held-processor", severity="warning" if kernel_log.recent(last) else "note", last=last, each=locked[-3:])
+        yield Found("held-processor", last=last, each=locked[-3:])
 
 
 def in_run(picture: RunView) -> Answer:

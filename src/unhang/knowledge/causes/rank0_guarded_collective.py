@@ -7,7 +7,7 @@ from unhang.knowledge import text, words
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
 from unhang.knowledge.text import NOTHING, Text, msg
-from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
+from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, rank_0_apart, ranks_of, silent
 
 
 def in_run(picture: RunView) -> Answer:
@@ -30,14 +30,6 @@ def in_logs(view: LogView) -> Answer:
     """A test of the rank is in no log. Rank 0 alone in a collective, or in another one than all others, looks like one: likely where lines tell."""
     if (apart := rank_0_apart(view)) is not None:
         return _of_places(*apart)
-    if (found := parted(view)) is not None and len(found.sides) == 2:
-        alone = next((s for s in found.sides if ranks_of(s) == (0,)), None)
-        others = next((s for s in found.sides if 0 not in ranks_of(s)), None)
-        if alone is None or others is None or len(others) < 2:
-            return None
-        return Found(
-            "parted", ranks=(0,), evidence=(alone[0].at, others[0].at), one=collective(alone[0]), others=ranks_of(others), other=collective(others[0])
-        )
     waited = first_of_each(view)
     missing = silent(view)
     # Of two ranks the silent one may as well be slow or stuck.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -203,7 +202,7 @@ def _alike(back: Traceback) -> tuple[object, ...]:
 
 
 def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None, exits: Sequence[str] = ()) -> Finding | None:
-    """The failures that are alike are one. The first speaks; of separate logs, which have no common order, the one that stands alone does."""
+    """The failures that are alike are one. The first speaks."""
     if not own:
         return None
     strong = [t for t in own if _name(t) not in _WEAK]
@@ -211,13 +210,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     # An error that a program caught and logged may look like a line that is all there is of an exception.
     for t in [t for t in strong if t.frames] or strong or own:
         groups.setdefault(_alike(t), []).append(t)
-    counts = Counter({key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()})
-    key = next(iter(groups))
-    if len({t.source for t in own}) > 1:
-        alone = [k for k, n in counts.items() if n == 1]
-        if len(alone) == 1 and max(counts.values()) > 1:
-            key = alone[0]
-    chosen = groups[key]
+    chosen = next(iter(groups.values()))
     first = chosen[0]
     frame = user_frame(first.frames)
     at = place(frame, cwd) if frame is not None else None
@@ -227,7 +220,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     some = msg("{n} processes", n=processes) if processes > 1 else msg("a process")
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     alike = everyone or len(numbers) > 1 or processes > 1
-    others = [t for k, members in groups.items() if k != key for t in members]
+    others = [t for members in groups.values() if members is not chosen for t in members]
     # Frames behind the exception may be another's, and what was being handled, or what the message names, may be why.
     sure = numbers and first.frames and first.line <= first.end and not first.led
     found = CAUSE.told(
