@@ -222,10 +222,10 @@ def _ago(event: Any) -> Text:
     return kernel_log.ago(event.last_age_s)
 
 
-def _size(count: float) -> str:
+def _size(count: float | None) -> str:
     from unhang.facts.units import size
 
-    return size(count)
+    return size(count or 0)
 
 
 def _word(n: int) -> Text:

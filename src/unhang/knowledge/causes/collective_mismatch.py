@@ -57,16 +57,7 @@ def in_run(picture: RunView) -> Answer:
     if found := fingerprints.sides(hits):
         places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
         return _of_sides(found, len(picture.ranks), places)
-    numbers = _named(hits)
-    speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
-    return Found(
-        "raised",
-        standing=_worth(hits),
-        ranks=numbers,
-        where=picture.where(speaker) if speaker is not None else None,
-        evidence=hits[:2],
-        at=text.at(picture, speaker) if speaker else "",
-    )
+    return CAUSE.of_hits(hits, standing=_worth(hits))
 
 
 def _of_crossing(picture: RunView, front: Stall) -> Found:
@@ -165,12 +156,7 @@ def _did(picture: RunView, parting: Mismatch, side: MismatchSide) -> list[Issued
     given = " ".join(word for word in side.says.split(" ") if "=" in word)
     call = (words.call(side.call) if side.call is not None else side.op) + (f" ({given})" if given else "")
     ranks = [s.rank for s in parting.sides if s.says == side.says]
-    return [(ranks, _what(call), picture.place(side.place) if side.place is not None else None)]
-
-
-def _what(call: str) -> Text:
-    """ "all_reduce of [8] Float"."""
-    return words.worded_call(call)
+    return [(ranks, words.worded_call(call), picture.place(side.place) if side.place is not None else None)]
 
 
 def _shown(picture: RunView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
@@ -237,7 +223,7 @@ def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mappi
     lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
 
     def did(side: fingerprints.Side) -> Issued:
-        return side.ranks, _what(side.fingerprint.says), next(iter(at[side.fingerprint.call]), None) if lines_differ else None
+        return side.ranks, words.worded_call(side.fingerprint.says), next(iter(at[side.fingerprint.call]), None) if lines_differ else None
 
     return Found(
         "fingerprints",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unhang.frames import Frame, user_frame
+from unhang.frames import Frame
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, cause
@@ -121,7 +121,7 @@ def _remedies(m: _Memory, text: str, frames: Sequence[Frame]) -> tuple[str, ...]
     if m.unallocated_bytes is not None and m.unallocated_bytes >= max(m.wanted_bytes, 2**28):
         chosen.append("expandable-segments")
     if serving.is_engine(text, frames):
-        return (*chosen, *serving.where_it_ran_out(text, frames).remedies)
+        return (*chosen, *serving.RAN_OUT)
     if any(_EVALUATES.search(f.name) for f in frames):
         return (*chosen, "smaller-evaluation", "guard-the-evaluation")
     return (*chosen, "smaller-step", "shard")
@@ -157,13 +157,7 @@ def in_run(picture: RunView) -> Answer:
     found = _of_hits(hits, None, picture.tracebacks, frames)
     if found is None or first is None or first.number not in found.ranks:
         return found
-    known = {r.number for r in picture.ranks}
-    found = replace(found, hosts=found.hosts or words.hosts(picture, (n for n in found.ranks if n in known)))
-    if found.where is not None or (frame := user_frame(frames)) is None:
-        return found
-    at = picture.place(frame)
-    seen = words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame)))
-    return replace(continued(found, msg(", at {at}", at=at)), where=at, evidence=(*found.evidence, seen))
+    return replace(found, hosts=found.hosts or words.hosts(picture, [first.number]), where=found.where or picture.where(first))
 
 
 def in_logs(view: LogView) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unhang.facts.infiniband import Device, Infiniband, Port
-from unhang.facts.kernel_log import KernelLog
+from unhang.facts.kernel_log import Event
 from unhang.facts.network import Network
 from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Severity
@@ -15,14 +15,13 @@ _OFTEN = 3
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import infiniband, kernel_log, network
+    from unhang.facts import infiniband, network
 
-    seen = host.get(infiniband.SUBJECT)
-    if seen is None or infiniband.disabled(seen):
+    seen = host.infiniband
+    if infiniband.disabled(seen):
         return
-    log, net = host.get(kernel_log.SUBJECT), host.get(network.SUBJECT)
-    if log is not None and net is not None:
-        yield from _fell(seen, net, log)
+    if (net := host.get(network.SUBJECT)) is not None:
+        yield from _fell(seen, net, host.events)
     several, up = host.several, infiniband.active(seen)
     for device, port in infiniband.candidates(seen):
         if port.state is None or port.state == "ACTIVE":
@@ -43,17 +42,17 @@ def on_host(host: HostView) -> Findings:
             port=port,
             count=rates.count(usual),
             usual=usual,
-            others="others-run" if port.rate_gbps < usual else "four-lanes",
+            slower=port.rate_gbps < usual,
             rate=port.rate or "",
         )
     yield from _flapping(up)
 
 
-def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Findings:
+def _fell(seen: Infiniband, net: Network, events: Sequence[Event]) -> Findings:
     """Links of Ethernet ports that went down while the machine ran; once, and up again since, is nothing after some hours."""
     from unhang.facts import kernel_log
 
-    for event in log.events:
+    for event in events:
         interface = net.interface(event.interface) if event.kind == "link-down" else None
         device = next((d for d in seen.devices if event.interface in d.net_devices), None)
         recent = kernel_log.recent(event)
@@ -67,7 +66,7 @@ def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Findings:
             severity="warning" if recent and (often or not interface.running) else "note",
             device=device,
             event=event,
-            state="up-again" if interface.running else "is-down",
+            up_again=interface.running,
         )
 
 
@@ -105,10 +104,8 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
         ),
         device=device,
         port=port,
-        what="no-subnet-manager" if waits else "physical-state",
-        n=len(up),
-        beside="others-active" if up else "none-active",
-        leads="left-out" if up else "falls-back",
+        waits=waits,
+        n=len(up) or None,
         good=good,
     )
 
@@ -123,13 +120,5 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Findings:
             if count < many or count < 10 * usual:
                 continue
             file = f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}"
-            yield Found(
-                "errors-counted",
-                device=device,
-                port=port,
-                count=count,
-                counter=counter,
-                usual=usual,
-                beside="others-counted" if len(counts) > 2 else "",
-                file=file,
-            )
+            others = usual if len(counts) > 2 else None
+            yield Found("errors-counted", device=device, port=port, count=count, counter=counter, others=others, file=file)

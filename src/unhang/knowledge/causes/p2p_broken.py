@@ -25,9 +25,9 @@ def in_logs(view: LogView) -> Answer:
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import gpu, kernel_log, pcie
+    from unhang.facts import gpu, pcie
 
-    seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    seen, bus = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT)
     if seen is not None:
         yield from _refused(seen)
     if seen is not None and bus is not None and seen.nvml_error is None and bus.virtual == "":
@@ -37,7 +37,7 @@ def on_host(host: HostView) -> Findings:
     gpus = {g.address for g in seen.gpus} if seen is not None else set()
     # Adapters that reach into the memory of GPUs (GPUDirect RDMA) are refused in the same way.
     nics = {d.address for d in bus.devices if d.kind == "nic"} if gpus and bus is not None else set()
-    for e in log.events if log is not None else ():
+    for e in host.events:
         if e.kind == "iommu-fault" and e.device in gpus | nics and (e.last_age_s is None or e.last_age_s < 86400):
             yield Found("iommu-refused-adapter" if e.device in nics else "iommu-refused", event=e)
 
@@ -49,15 +49,7 @@ def _refused(seen: Gpus) -> Findings:
     for reason in dict.fromkeys(p.p2p for p in refused):
         alike = [p for p in refused if p.p2p == reason]
         by_nvlink = any((p.link or "").startswith("NV") for p in alike)
-        yield Found(
-            "peers-refused",
-            severity="warning" if by_nvlink else "note",
-            remedies=("prove-it", "host-memory") if by_nvlink else ("host-memory",),
-            who=_who(alike),
-            reason=reason,
-            leads="nvlink-unused" if by_nvlink else "through-host-memory",
-            each=alike[:3],
-        )
+        yield Found("nvlink-refused" if by_nvlink else "peers-refused", who=_who(alike), reason=reason, each=alike[:3])
 
 
 def _who(pairs: list[Pair]) -> Text:
@@ -98,13 +90,9 @@ def _redirected(seen: Gpus, bus: Pcie) -> Findings:
     if found:
         ports = sorted(found)
         yield Found(
-            "redirected",
-            remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
-            n=len(ports),
-            who="gpus" if between_gpus else "gpus-and-nics",
+            "redirected" if between_gpus else "nics-redirected",
             shown=ports[:4],
-            more="and-more" if len(ports) > 4 else "",
-            leads="copies-break" if between_gpus else "slow-rdma",
+            more=len(ports) > 4,
             each=[(port, found[port]) for port in ports[:3]],
             ports=ports,
         )

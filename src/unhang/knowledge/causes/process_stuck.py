@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import collective_waits, text, waits, words
-from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
+from unhang.knowledge.blocked_threads import State, children_waited_for, held_back, keeping
 from unhang.knowledge.cause import STANDINGS, cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.model import Standing
@@ -23,7 +23,7 @@ _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?"
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 # Ranks and child processes that the evidence names.
 _SHOWN = 3
-_STATES = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
+_STATES: tuple[State, ...] = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
 _STACK = "cat /proc/{pid:pid}/stack"
 _BLOCKED = "dmesg -T | grep -A 30 'blocked for more than'"
 # A rank that was held up longer ago has found its end, or its time-out.
@@ -66,7 +66,7 @@ def in_run(picture: RunView) -> Answer:
     state = min((s for _, s in found), key=_STATES.index)
     chosen = [r for r, s in found if s == state]
     first = chosen[0]
-    standing, doing, remedies = _DESCRIBE[state](picture, first)
+    standing, doing, remedies = _described(picture, first, state)
     threads = keeping(first)
     children = children_waited_for(first) if state in ("idle", "unknown") else ()
     return Found(
@@ -106,26 +106,23 @@ def in_logs(view: LogView) -> Answer:
     return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
-def _stopped(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "traced" if rank.activity is not None and rank.activity.state == "t" else "stopped", ("continue-it",)
-
-
-def _uninterruptible(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "uninterruptible", ("look-at-io", "mount-soft")
-
-
-def _gil(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    # At first its heartbeats may only be late.
-    standing: Standing = "established" if rank.stacks is not None and picture.incident.kind == "hang" else "likely"
-    return standing, "gil", ("end-the-loop", "look-inside", "release-the-gil")
-
-
-def _kept(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "kept", ("end-the-thread",)
-
-
-def _repeats(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "likely", "repeats", ("end-the-loop", waits.longer(picture)[0])
+def _described(picture: RunView, rank: RankView, state: State) -> tuple[Standing, str, tuple[str, ...]]:
+    """How sure that is, what the rank does, and what helps."""
+    if state == "stopped":
+        return "established", "traced" if rank.activity is not None and rank.activity.state == "t" else state, ("continue-it",)
+    if state == "uninterruptible":
+        return "established", state, ("look-at-io", "mount-soft")
+    if state == "kept":
+        return "established", state, ("end-the-thread",)
+    if state == "gil":
+        # At first its heartbeats may only be late.
+        certain = rank.stacks is not None and picture.incident.kind == "hang"
+        return "established" if certain else "likely", state, ("end-the-loop", "look-inside", "release-the-gil")
+    if state == "repeats":
+        return "likely", state, ("end-the-loop", waits.longer(picture)[0])
+    if state == "idle" or _sleeps(rank):
+        return _idle(picture, rank)
+    return "likely" if rank.frames else "possible", "unknown", ("look-inside", "bound-the-wait")
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -152,20 +149,3 @@ def _idle(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, .
     if _sleeps(rank):
         return "likely", "asleep", (waits.longer(picture, lasts_s=_sleep_s(rank))[0], "bound-the-wait")
     return standing, "idle", ("look-inside", "bound-the-wait")
-
-
-def _unknown(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    if _sleeps(rank):
-        return _idle(picture, rank)
-    return "likely" if rank.frames else "possible", "unknown", ("look-inside", "bound-the-wait")
-
-
-_DESCRIBE = {
-    "stopped": _stopped,
-    "uninterruptible": _uninterruptible,
-    "kept": _kept,
-    "gil": _gil,
-    "repeats": _repeats,
-    "idle": _idle,
-    "unknown": _unknown,
-}

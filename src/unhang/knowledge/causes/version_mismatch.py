@@ -24,11 +24,10 @@ def in_logs(view: LogView) -> Answer:
     """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
     own = view.hits_of(CAUSE.id)
     # Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other.
-    found: dict[str, list[At]] = {}
+    printed: dict[str, list[At]] = {}
     for text, places in sorted(view.nccl.versions.items()):
         if release := _RELEASE.search(text):
-            found.setdefault(release[1], []).extend(places)
-    printed = found
+            printed.setdefault(release[1], []).extend(places)
     apart = _apart(printed)
     named = next((h for h in own if "first_version" in h.groups), None)
     if named is not None:
@@ -107,10 +106,8 @@ def _pins(seen: Libraries) -> Findings:
     apart = [p for p in seen.broken_pins if p.installed is not None]
     for package in dict.fromkeys(p.package for p in apart):
         own = [p for p in apart if p.package == package]
-        about_torch = own[0].name == "torch"
         yield Found(
-            "other-pins",
-            by="" if about_torch else "pins",
+            "other-pins-than-torch" if own[0].name == "torch" else "other-pins",
             pins=[f"{p.name}=={p.wanted}" for p in own],
             package=package,
             version=seen.packages.get(package, seen.torch.version),
@@ -118,7 +115,6 @@ def _pins(seen: Libraries) -> Findings:
                 (msg("{name} {wanted}, not {installed}", name=p.name, wanted=p.wanted, installed=p.installed) for p in own[:4]),
                 msg(", ", "version_mismatch"),
             ),
-            leads="undefined-symbols" if about_torch else "untested",
             each=own[:4],
         )
 
