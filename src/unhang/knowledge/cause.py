@@ -159,7 +159,7 @@ class Cause:
     def of_hits(
         self,
         hits: Sequence[Hit],
-        view: LogView | None = None,
+        view: LogView | IncidentView | None = None,
         found: Found | None = None,
         *,
         standing: Standing | None = None,
@@ -188,7 +188,7 @@ class Cause:
         # Whom the line names, not who prints it.
         told = _RANKS.findall(best.groups.get("ranks", ""))
         named = tuple(sorted({n for a, b in told for n in range(int(a), min(int(b or a), int(a) + _MOST_NAMED) + 1)}))
-        back = view.traceback_of(best) if view is not None else None
+        back = view.traceback_of(best) if isinstance(view, LogView) else None
         frame = user_frame(back.frames) if back is not None else None
         sentence = says or filled(best) or self.title
         local = {h.local_rank for h in alike if h.local_rank is not None}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Their own files, or one of their options in the message itself.
 _FILE = lazily(r"-packages/(?:vllm|vllm_ascend|sglang)/|/vllm/(?:v1|worker|engine|executor|model_executor|device_allocator)/|/sglang/srt/")
 _OPTION = lazily(r"gpu[-_]memory[-_]utilization|max[-_]model[-_]len|mem[-_]fraction[-_]static|cumem_allocator\.cpp")
+_LOADING = lazily(r"^(?:load_model|load_weights|initialize_model|make_layers|create_weights)$")
+_MEASURING = lazily(r"^(?:profile_run|determine_available_memory|determine_num_available_blocks)$")
 
 # Where this much of a GPU is free, a desktop or a driver holds the rest, and nothing is there to be ended.
 _FREE_ENOUGH = 0.75
@@ -43,13 +45,20 @@ class Asked:
     commands: dict[str, Command | None] = field(default_factory=dict)
 
 
-# For an allocation of torch's that failed in an engine.
-RAN_OUT = ("smaller-share", "fewer-requests", "split-the-model")
-
-
 def is_engine(text: str, frames: Iterable[Frame] = ()) -> bool:
     """Whether an allocation failed in an engine, by the message and the frames under it."""
     return _OPTION.search(text) is not None or any(_FILE.search(f.file) for f in frames)
+
+
+def where_it_ran_out(text: str, frames: Iterable[Frame]) -> Asked:
+    """For an allocation of torch's that failed in an engine."""
+    names = [f.name for f in frames]
+    if "Failed to load model" in text or any(_LOADING.match(n) for n in names):
+        return Asked(remedies=("split-the-model", "smaller-weights"))
+    if any(_MEASURING.match(n) for n in names):
+        # The peak of one pass, before there is a cache: the share does not matter yet.
+        return Asked(remedies=("fewer-requests", "shorter-context", "split-the-model"))
+    return Asked(remedies=("smaller-share", "fewer-requests", "split-the-model"))
 
 
 def by_the_numbers(hit: Hit) -> Asked | None:

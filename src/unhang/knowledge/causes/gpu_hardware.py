@@ -10,7 +10,7 @@ from unhang.knowledge.cause import STANDINGS, Command, cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.text import COMMA, joined, msg
 from unhang.logs import Hit
-from unhang.model import Evidence, Finding, Severity
+from unhang.model import Evidence, Severity
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
@@ -31,11 +31,12 @@ _DAY_S = 86400
 _SLOWDOWNS = ("heat", "heat-software", "power-brake", "hardware")
 
 
-def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
+def in_logs(seen: LogView | RunView) -> Answer:
+    hits = seen.hits_of(CAUSE.id)
     ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
     decoded = next((h for h in ordered if _xid(h) is not None), None)
     if decoded is None or STANDINGS.index(decoded.signature.standing) > STANDINGS.index(ordered[0].signature.standing):
-        return CAUSE.of_hits(hits, view)
+        return CAUSE.of_hits(hits, seen)
     number = _xid(decoded)
     assert number is not None
     bus = decoded.groups.get("bus")
@@ -51,19 +52,15 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
         meaning=f"xid-{number}",
         others=sorted(others, key=lambda o: f"Xid {o[0]} on {o[1]}" if o[1] else f"Xid {o[0]}")[:4],
     )
-    return CAUSE.of_hits([decoded, *(h for h in ordered if h is not decoded)], view, found)
+    return CAUSE.of_hits([decoded, *(h for h in ordered if h is not decoded)], seen, found)
+
+
+in_run = in_logs
 
 
 def _xid(hit: Hit) -> int | None:
     found = hit.groups.get("xid", "")
     return int(found) if found.isdigit() and int(found) in _XIDS else None
-
-
-def in_logs(seen: LogView | RunView) -> Answer:
-    return _of_hits(seen.hits_of(CAUSE.id), seen if isinstance(seen, LogView) else None)
-
-
-in_run = in_logs
 
 
 def on_host(host: HostView) -> Findings:

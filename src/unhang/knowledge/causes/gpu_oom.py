@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unhang.frames import Frame
+from unhang.frames import Frame, user_frame
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.text import continued, msg
 from unhang.logs import Hit, Traceback
-from unhang.model import Evidence, Finding
+from unhang.model import Finding
 from unhang.patterns import lazily
 
 CAUSE = cause("gpu-oom")
@@ -121,7 +121,7 @@ def _remedies(m: _Memory, text: str, frames: Sequence[Frame]) -> tuple[str, ...]
     if m.unallocated_bytes is not None and m.unallocated_bytes >= max(m.wanted_bytes, 2**28):
         chosen.append("expandable-segments")
     if serving.is_engine(text, frames):
-        return (*chosen, *serving.RAN_OUT)
+        return (*chosen, *serving.where_it_ran_out(text, frames).remedies)
     if any(_EVALUATES.search(f.name) for f in frames):
         return (*chosen, "smaller-evaluation", "guard-the-evaluation")
     return (*chosen, "smaller-step", "shard")
@@ -157,7 +157,12 @@ def in_run(picture: RunView) -> Answer:
     found = _of_hits(hits, None, picture.tracebacks, frames)
     if found is None or first is None or first.number not in found.ranks:
         return found
-    return replace(found, hosts=found.hosts or words.hosts(picture, [first.number]), where=found.where or picture.where(first))
+    found = replace(found, hosts=found.hosts or words.hosts(picture, [first.number]))
+    if found.where is not None or (frame := user_frame(frames)) is None:
+        return found
+    at = picture.place(frame)
+    seen = words.stated(picture.incident_source, words.of_rank(first.number, words.frame(frame)))
+    return replace(continued(found, msg(", at {at}", at=at)), where=at, evidence=(*found.evidence, seen))
 
 
 def in_logs(view: LogView) -> Answer:
@@ -181,22 +186,17 @@ def on_host(host: HostView) -> Findings:
         if not much and not computing:
             # A desktop, or what the driver keeps for itself.
             continue
-        who = ", ".join(f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in (g.processes or ())[:4])
+        listed = (g.processes or ())[:4]
+        told = [f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else "") for p in listed]
         yield Found(
             "in-use",
-            severity="warning" if much else "note",
-            evidence=tuple(
-                Evidence(source="NVML", text=f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else ""))
-                for p in (g.processes or ())[:4]
-            )
-            or (Evidence(source="NVML", text=f"{size(used)} of {size(total)} used, no process listed"),),
-            by="listed" if g.processes else "",
+            much=much,
             g=g,
             used=used,
             total=total,
-            who=who,
-            holders="by" if g.processes else "which-processes-have-it",
-            at="at" if g.utilization_percent else "",
-            leads="a-training-that-needs" if much else "the-gpu-is-shared",
+            listed=bool(listed),
+            who=[f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in listed],
+            at=g.utilization_percent or None,
             pids=[p.pid for p in g.processes or ()],
+            each=told or [f"{size(used)} of {size(total)} used, no process listed"],
         )

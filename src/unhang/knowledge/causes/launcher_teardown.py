@@ -9,9 +9,8 @@ from unhang.knowledge.judge import Answer, LogView, RunView
 CAUSE = cause("launcher-teardown")
 
 
-def in_run(picture: RunView) -> Answer:
-    return CAUSE.of_hits(srun_ranges.shortened(picture.hits_of(CAUSE.id)))
+def in_logs(seen: LogView | RunView) -> Answer:
+    return CAUSE.of_hits(srun_ranges.shortened(seen.hits_of(CAUSE.id)), seen)
 
 
-def in_logs(view: LogView) -> Answer:
-    return CAUSE.of_hits(srun_ranges.shortened(view.hits_of(CAUSE.id)), view)
+in_run = in_logs

@@ -10,7 +10,7 @@ from unhang.knowledge.cause import cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import Text, msg, same
 from unhang.logs import Hit
-from unhang.model import Finding
+from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -24,9 +24,13 @@ _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
-_HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
-
+_LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
 # Of a link that was seen to go, and of nothing else.
+_STEADY = Remedy(
+    id="steady-the-link",
+    says=msg("See how often the link of the interface went, and exchange its cable, transceiver or switch port."),
+)
+_HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 
 def in_logs(view: LogView) -> Answer:
@@ -109,7 +113,8 @@ def _fell(host: HostView, seen: Network) -> Findings:
     if towards is None or not towards.running:
         return
     for event in (e for e in host.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
-        yield Found("link-fell", towards=towards, event=event)
+        look = command(_LOOK, name=towards.name)
+        yield Found("link-fell", remedies=(_STEADY,), commands={"steady-the-link": look}, towards=towards, event=event)
 
 
 def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:

@@ -9,14 +9,13 @@ _XIDS = frozenset({74, 136, 137, *range(144, 151), 155})
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import gpu, kernel_log
+    from unhang.facts import gpu
 
     seen = host.get(gpu.SUBJECT)
     if seen is not None:
         yield from _manager(seen)
         yield from _links(seen)
-    log = host.get(kernel_log.SUBJECT)
-    told = [e for e in (log.events if log else ()) if (e.kind == "xid" and e.code in _XIDS) or (e.kind == "sxid" and e.severity == "Fatal")]
+    told = [e for e in host.events if (e.kind == "xid" and e.code in _XIDS) or (e.kind == "sxid" and e.severity == "Fatal")]
     for device in dict.fromkeys(e.device for e in told):
         events = sorted((e for e in told if e.device == device), key=lambda e: e.last_age_s or 0.0)
         newest = events[0]
@@ -24,7 +23,6 @@ def on_host(host: HostView) -> Findings:
             "fabric-faults",
             severity="warning" if newest.last_age_s is None or newest.last_age_s < 86400 else "note",
             device=device,
-            what="sxid" if newest.kind == "sxid" else "xid",
             newest=newest,
             each=events[:3],
         )
@@ -42,7 +40,7 @@ def _manager(seen: Gpus) -> Findings:
             "not-registered",
             unready=unready,
             states=states,
-            stopped="manager-stopped" if manager is not None and manager.running is False else "",
+            stopped=manager is not None and manager.running is False,
             each=[(g, g.fabric_error or g.fabric) for g in unready[:3]],
         )
     elif seen.nvswitches and manager is not None and manager.running is False and all(g.fabric is None for g in seen.gpus):
@@ -50,14 +48,7 @@ def _manager(seen: Gpus) -> Findings:
         yield Found("no-fabric-manager", n=len(seen.nvswitches))
     driver = seen.driver or seen.nvml_driver
     if manager is not None and manager.version and driver and manager.version != driver:
-        ready = any(g.fabric == "completed" for g in seen.gpus)
-        yield Found(
-            "other-fabric-manager",
-            severity="warning" if ready else "error",
-            manager=manager,
-            driver=driver,
-            leads="next-boot" if ready else "",
-        )
+        yield Found("other-fabric-manager", ready=any(g.fabric == "completed" for g in seen.gpus), manager=manager, driver=driver)
 
 
 def _links(seen: Gpus) -> Findings:
@@ -70,7 +61,6 @@ def _links(seen: Gpus) -> Findings:
         fewer = [g for g in alike if up[g.index] < max(up.values())]
         degraded = [g for g in degraded if g not in fewer]
         for g in fewer:
-            down = ", ".join(str(link.link) for link in g.nvlinks if not link.active)
-            yield Found("links-down", g=g, up=up[g.index], max=max(up.values()), down=down or "none")
+            yield Found("links-down", g=g, up=up[g.index], max=max(up.values()), down=[link.link for link in g.nvlinks if not link.active])
     if degraded:
         yield Found("reduced", degraded=degraded)

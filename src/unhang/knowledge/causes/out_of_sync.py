@@ -15,7 +15,7 @@ _WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no (?:
 def in_logs(seen: LogView | RunView) -> Answer:
     hits = [h for h in seen.hits_of(CAUSE.id) if "what" in h.groups and "step" in h.groups]
     if not hits:
-        return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen if isinstance(seen, LogView) else None)
+        return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen)
     told = hits[0].groups["what"]
     named = _WHO.search(told)
     odd = unhang_errors.numbers(named["ranks"]) if named is not None else ()

@@ -44,17 +44,15 @@ def on_host(host: HostView) -> Findings:
     holder = next((h for h in (*seen.listeners, *seen.connections) if starts and h.port == seen.store_port), None)
     if holder is not None:
         asked = seen.job.master_port is not None
-        by_slurm = ("once-per-host",) if host.kind == "slurm" else ()
         yield Found(
             "taken",
             severity="error" if asked and seen.job.first else "warning",
-            remedies=("who-has-it", "another-port", *by_slurm),
+            remedies=("who-has-it", "another-port", *(("once-per-host",) if host.kind == "slurm" else ())),
             by="unknown" if holder.pid is None else "",
             seen=seen,
-            what="master-port" if asked else "launchers-port",
+            asked=asked,
             holder=holder,
             command=holder.command or "unknown",
-            who="pid" if holder.pid is not None else "unseen",
         )
     if seen.range_first is None or seen.range_last is None:
         return
