@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
 from unhang.knowledge.text import NOTHING, Text, msg, same
-from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.logs import Traceback
-    from unhang.logs.log_facts import At, Timeout
+    from unhang.logs.log_facts import Timeout
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")
@@ -176,7 +175,3 @@ def carried(t: Timeout) -> Text:
     what = next((says for op, least, most, says in _CARRY if least <= size <= (most or size) and re.match(op, t.op)), None)
     told = msg("; {n} elements ({half} GB in 16 bits, {full} GB in 32): by its size most likely {what}")
     return NOTHING if what is None else told.fill(n=f"{size:,}", half=f"{size * 2e-9:.3g}", full=f"{size * 4e-9:.3g}", what=what)
-
-
-def evidence_of(places: Iterable[At]) -> tuple[Evidence, ...]:
-    return tuple(a.evidence() for a in places)

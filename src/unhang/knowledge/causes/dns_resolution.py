@@ -82,18 +82,16 @@ def on_host(host: HostView) -> Findings:
     from unhang.facts import network
 
     seen = host.names
-    several, kind = host.several, host.kind
     net = host.get(network.SUBJECT)
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
-    repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
     own, (told, shown) = seen.own.addresses, _own_trouble(seen)
     if told:
         lines = [h for h in seen.hosts_lines if seen.host_name in h.names]
         evidence = tuple(Evidence(source="/etc/hosts", line=h.line, text=f"{h.address} {' '.join(h.names)}") for h in lines[:2])
         yield Found(
             "own-name",
-            remedies=repair,
+            remedies=("hosts-file" if host.kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address"),
             evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
             seen=seen,
             told=told,
@@ -101,7 +99,7 @@ def on_host(host: HostView) -> Findings:
             real=real,
             way=way.name if way is not None else "NAME",
         )
-    yield from _master(seen, several, kind)
+    yield from _master(seen, host.kind)
     slow = max((a for a in (seen.own, seen.master) if a is not None and a.took_s is not None), key=lambda a: a.took_s or 0, default=None)
     if slow is not None and slow.addresses is not None and (slow.took_s or 0) >= 1:
         yield Found("slow-lookup", slow=slow, servers=", ".join(seen.dns_servers) or "no nameserver")
@@ -120,7 +118,7 @@ def _own_trouble(seen: Names) -> tuple[str, Sequence[str]]:
     return "loopback" if job.is_loopback(usable[0]) else "", usable[:1]
 
 
-def _master(seen: Names, several: bool, kind: str) -> Findings:
+def _master(seen: Names, kind: str) -> Findings:
     from unhang.facts import job, names
 
     master, here = seen.master, seen.own_addresses
@@ -137,7 +135,7 @@ def _master(seen: Names, several: bool, kind: str) -> Findings:
             )
         return
     loopback = all(job.is_loopback(a) for a in master.addresses)
-    said = ", ".join(master.addresses[:3])
+    said = master.addresses[:3]
     # Kubernetes operators give the first pod MASTER_ADDR=localhost, and the others its name.
     if loopback and (seen.job.hosts or 1) > 1 and not seen.job.first:
         yield Found("master-is-loopback", master=master, said=said, seen=seen)

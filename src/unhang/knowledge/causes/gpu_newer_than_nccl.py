@@ -39,10 +39,10 @@ def in_logs(view: LogView) -> Answer:
 def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries
 
-    seen = host.get(libraries.SUBJECT)
-    nccl = seen.copy("nccl") if seen is not None else None
-    release = (nccl.version if nccl is not None else None) or (seen.torch.nccl_inside if seen is not None else None)
-    if seen is None or release is None:
+    seen = host.libraries
+    nccl = seen.copy("nccl")
+    release = (nccl.version if nccl is not None else None) or seen.torch.nccl_inside
+    if release is None:
         return
     gpus = libraries.usable_gpus(host.snapshot)
     told: set[str] = set()

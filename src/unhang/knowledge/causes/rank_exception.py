@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import exceptions, missing_module, text, words
+from unhang.knowledge import exceptions, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
@@ -83,27 +83,22 @@ def in_run(picture: RunView) -> Answer:
             each=[f"{raised.type}: {raised.text}".rstrip(": "), *([words.frame(frame)] if frame is not None else ())],
         )
     )
-    found = _with_advice(found, raised.type, raised.text, raised.frames)
-    python = missing_module.interpreter(raised.frames)
-    return _with_the_module(found, raised.type, raised.text, who, python)
+    return _with_advice(found, raised.type, raised.text, raised.frames, who)
 
 
-def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame]) -> Finding:
+def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame], who: str, exits: Sequence[str] = ()) -> Finding:
     """What to do about this very exception, where that is known: more than to correct a line."""
+    if (module := exceptions.missing(type, text)) is not None:
+        python = exceptions.interpreter(frames, exits)
+        return replace(
+            found,
+            remedies=(exceptions.install(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts),),
+        )
     advice = exceptions.remedy(type, text, frames)
     if advice is None:
         return found
     left = ("correct-the-line",) if type.rpartition(".")[2] in _OF_SAMPLES else ("correct-the-line", "agree-on-failure")
     return replace(found, remedies=(advice, *(r for r in found.remedies if r.id not in left)))
-
-
-def _with_the_module(found: Finding, type: str, text: str, who: str, python: str | None) -> Finding:
-    """Where a module is missing, no line has to be corrected, and no sample be skipped."""
-    module = missing_module.missing(type, text)
-    if module is None:
-        return found
-    remedy = missing_module.named(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts)
-    return replace(found, remedies=(remedy,))
 
 
 def _remedies(kind: str, *, alike: bool) -> tuple[str, ...]:
@@ -202,7 +197,7 @@ def _alike(back: Traceback) -> tuple[object, ...]:
 
 
 def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None, exits: Sequence[str] = ()) -> Finding | None:
-    """The failures that are alike are one. The first speaks."""
+    """The failures that are alike are one. The first speaks; of separate logs, which have no common order, the one that stands alone does."""
     if not own:
         return None
     strong = [t for t in own if _name(t) not in _WEAK]
@@ -211,6 +206,11 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     for t in [t for t in strong if t.frames] or strong or own:
         groups.setdefault(_alike(t), []).append(t)
     chosen = next(iter(groups.values()))
+    if len({t.source for t in own}) > 1:
+        sizes = {key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()}
+        alone = [key for key, size in sizes.items() if size == 1]
+        if len(alone) == 1 and max(sizes.values()) > 1:
+            chosen = groups[alone[0]]
     first = chosen[0]
     frame = user_frame(first.frames)
     at = place(frame, cwd) if frame is not None else None
@@ -245,8 +245,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
             other=_short(others[0].type, "") if others else None,
         )
     )
-    found = _with_advice(found, first.type, first.text, first.frames)
-    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
+    return _with_advice(found, first.type, first.text, first.frames, who, exits)
 
 
 def _short(kind: str, text: str) -> str:

@@ -45,7 +45,7 @@ def on_host(host: HostView) -> Findings:
     total, free = seen.space.total_bytes, seen.space.free_bytes
     here = _FOR.get(host.kind, ("enlarge",))
     options = f"; mounted {','.join(seen.options)}" if seen.options is not None and seen.mounted else ""
-    by = "ours" if any(s.of_trainings and s.abandoned is not False for s in seen.segments) else ""
+    ours = any(s.of_trainings and s.abandoned is not False for s in seen.segments)
     if total <= _SMALL:
         yield Found(
             "small",
@@ -61,7 +61,7 @@ def on_host(host: HostView) -> Findings:
             "full",
             severity="error" if free < _DOCKERS else "warning",
             remedies=("clear-leftovers", *here),
-            by=by,
+            ours=ours,
             dead="left" if left else "unseen" if unseen else "",
             left=left,
             unseen=unseen,
@@ -69,4 +69,4 @@ def on_host(host: HostView) -> Findings:
             options=options,
         )
     if seen.space.inodes and seen.space.free_inodes < 1000:
-        yield Found("no-inodes", by=by, seen=seen, options=options)
+        yield Found("no-inodes", ours=ours, seen=seen, options=options)
