@@ -41,12 +41,6 @@ def test_two_ranks_on_each_gpu():
     assert "ranks 0, 1, 4 and 5 share 2 GPUs (01:00.0, 24:00.0)" in found.says
 
 
-def test_hosts_that_nccl_cannot_tell_apart():
-    found = judge(hit(7, 15, "e4000", "node7"), hit(15, 7, "e4000", "node8"))
-    assert "node7, node8" in found.says
-    assert [r.id for r in found.remedies] == ["tell-hosts-apart", "set-the-device"]
-
-
 def test_a_line_that_was_cut_still_counts():
     (found,) = match("DistBackendError: Duplicate GPU detectedTraceback (most recent call last):", CAUSE.signatures, source="a.log", line=1)
     assert judge(found).standing == "established"

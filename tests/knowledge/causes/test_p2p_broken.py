@@ -34,14 +34,6 @@ def found(view: LogView):
     return CAUSE.in_logs(view)
 
 
-def test_a_first_collective_that_nobody_left_is_possible():
-    finding = found(HUNG)
-    assert finding.standing == "possible"
-    assert finding.ranks == (0, 1)
-    assert "P2P/CUMEM" in finding.says
-    assert finding.evidence[1].text.endswith("via P2P/CUMEM")
-
-
 def test_a_rank_that_never_came_is_another_cause():
     assert found(replace(HUNG, timeouts=(timeout(0),))) is None
 

@@ -23,13 +23,6 @@ def test_a_missing_attribute_is_only_likely_without_a_file():
     assert found(ATTRIBUTE).standing == "likely"
 
 
-def test_a_missing_attribute_with_a_file_is_established_and_the_file_named():
-    finding = found(ATTRIBUTE, settings=("NCCL_TOPO_FILE=/opt/topo/p5.xml", "NCCL_DEBUG=INFO"))
-    assert finding.standing == "established"
-    assert finding.says.endswith("it was told to read NCCL_TOPO_FILE=/opt/topo/p5.xml")
-    assert finding.says.count("rank 2: ") == 1
-
-
 def test_a_path_that_the_line_names_is_not_said_twice():
     line = "node7:4711:4788 [0] graph/xml.cc:325 NCCL WARN Could not open XML topology file /opt/topo/p5.xml : No such file or directory"
     assert found(line, settings=("NCCL_TOPO_FILE=/opt/topo/p5.xml",)).says.count("/opt/topo/p5.xml") == 1

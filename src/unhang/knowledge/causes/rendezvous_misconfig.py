@@ -18,7 +18,7 @@ _CLOSED = CAUSE.signature("closed")
 _NO_STORE = CAUSE.signature("no-store")
 _NO_ID = CAUSE.signature("no-id")
 _ADDRESS_UNREAD = CAUSE.signature("address-unread")
-_HARMLESS_TOO = (_NO_ID, _ADDRESS_UNREAD)
+_HARMLESS_TOO = (_NO_ID, _ADDRESS_UNREAD, CAUSE.signature("node"))
 
 
 def in_run(picture: RunView) -> Answer:
