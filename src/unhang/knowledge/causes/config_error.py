@@ -92,5 +92,5 @@ def on_host(host: HostView) -> Findings:
                 one=one,
                 value=value,
                 said=said,
-                leads="programs-that-start-from" if said.kind == "effect" and said.severity == "warning" else "programs-that-start-from-2",
+                costly=said.kind == "effect" and said.severity == "warning",
             )

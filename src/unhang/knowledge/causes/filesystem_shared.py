@@ -63,7 +63,7 @@ def on_host(host: HostView) -> Findings:
         shown: dict[str, Any] = {
             "place": place,
             "purpose": storage.purpose(place.purpose),
-            "network": "network" if place.kind in storage.NETWORK else "",
+            "network": place.kind in storage.NETWORK,
             "at": place.mount or place.path,
             "options": ",".join(place.options),
         }
@@ -71,6 +71,6 @@ def on_host(host: HostView) -> Findings:
             yield Found("trouble", severity="error" if place.purpose != "Triton cache" else "warning", **shown)
         elif place.writable is False:
             working = any(p in place.purpose for p in ("working", "checkpoints", "temporary"))
-            yield Found("read-only" if working else "cache-read-only", why="mounted-read-only" if "ro" in place.options else "", **shown)
+            yield Found("read-only" if working else "cache-read-only", read_only="ro" in place.options, **shown)
         elif place.kind in storage.NETWORK and ("Triton" in place.purpose or "Inductor" in place.purpose):
             yield Found("shared-cache", **shown)

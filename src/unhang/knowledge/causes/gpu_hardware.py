@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unhang import data
 from unhang.knowledge.cause import STANDINGS, Command, cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
-from unhang.knowledge.text import COMMA, joined, msg
+from unhang.knowledge.text import msg
 from unhang.logs import Hit
 from unhang.model import Evidence, Severity
 
@@ -159,10 +159,9 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
         device=worst.device or msg("unknown"),
         worst=worst,
         meaning=f"xid-{number}",
-        what="xid" if worst.kind == "xid" else "note",
-        codes=joined(also, COMMA),
-        also="also" if also else "",
-        leads="it-is-over-where" if works else "work-on-this-gpu",
+        is_xid=worst.kind == "xid",
+        also=also,
+        works=works,
         each=ordered[:3],
     )
 

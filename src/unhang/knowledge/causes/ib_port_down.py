@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unhang.facts import infiniband, kernel_log, network
 from unhang.facts.infiniband import Device, Infiniband, Port
 from unhang.facts.kernel_log import Event
 from unhang.facts.network import Network
@@ -15,8 +16,6 @@ _OFTEN = 3
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import infiniband, network
-
     seen = host.infiniband
     if infiniband.disabled(seen):
         return
@@ -50,8 +49,6 @@ def on_host(host: HostView) -> Findings:
 
 def _fell(seen: Infiniband, net: Network, events: Sequence[Event]) -> Findings:
     """Links of Ethernet ports that went down while the machine ran; once, and up again since, is nothing after some hours."""
-    from unhang.facts import kernel_log
-
     for event in events:
         interface = net.interface(event.interface) if event.kind == "link-down" else None
         device = next((d for d in seen.devices if event.interface in d.net_devices), None)
@@ -72,8 +69,6 @@ def _fell(seen: Infiniband, net: Network, events: Sequence[Event]) -> Findings:
 
 def _severity(seen: Infiniband, device: Device, port: Port, several: bool) -> Severity | None:
     """Of a port that is not active. Many are so on purpose: the second port of a card, an Ethernet port without a cable."""
-    from unhang.facts import infiniband
-
     if infiniband.asked_for(seen, device, port):
         return "error"
     up = infiniband.active(seen)

@@ -59,8 +59,8 @@ def on_host(host: HostView) -> Findings:
             one=one,
             value=value,
             said=said,
-            what="note" if is_open or by_others else "has-no-effect",
-            leads="if-so" if is_open else "",
+            only_told=is_open or by_others,
+            is_open=is_open,
         )
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from unhang.facts import infiniband, network
+from unhang.facts.network import Interface
 from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.network import Interface
-
 
 # Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
 
 def on_host(host: HostView) -> Findings:
-    from unhang.facts import infiniband, network
-
     seen = host.network
     if seen.nccl.interfaces is None:
         return

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from unhang.facts.python_env import Program, PythonEnv, Shadow
 from unhang.knowledge.judge import Findings, Found, HostView
-from unhang.knowledge.text import COMMA, joined, msg
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.python_env import Program, PythonEnv, Shadow
-
 
 _MODULES = {
     "torchrun": ("torch", "torch.distributed.run"),
@@ -35,14 +29,12 @@ def on_host(host: HostView) -> Findings:
         for shadow in env.shadows:
             places.setdefault(shadow.place, []).append(shadow)
         for place, shadows in places.items():
-            first = sorted(shadows, key=lambda s: s.name != "torch")[:4]
-            told = joined((msg("{name} {version} before {hidden}", name=s.name, version=s.version, hidden=s.hidden) for s in first), COMMA)
             yield Found(
                 "shadowed-by-path" if place in seen.python_path else "shadowed-by-user-site",
                 place=place,
                 env=env,
-                told=told,
-                names=", ".join(f"{s.name}-{s.version}" for s in shadows[:8]),
+                first=sorted(shadows, key=lambda s: s.name != "torch")[:4],
+                names=[f"{s.name}-{s.version}" for s in shadows[:8]],
             )
     torch = seen.training.packages.get("torch")
     if torch and seen.own is not None and "torch" in seen.own.packages:

@@ -6,7 +6,7 @@ from unhang.facts.infiniband import Infiniband
 from unhang.facts.kernel_log import Event
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Findings, Found, HostView
-from unhang.knowledge.text import joined, msg
+from unhang.knowledge.text import msg
 from unhang.logs import Hit, match
 from unhang.model import Evidence
 
@@ -50,6 +50,4 @@ def _firmware(seen: Infiniband) -> Findings:
             if device.board_id == board and device.firmware:
                 versions.setdefault(device.firmware, []).append(device.name)
         if len(versions) > 1:
-            firmware = msg("{version} on {names}")
-            said = joined(firmware.fill(version=version, names=", ".join(names)) for version, names in sorted(versions.items()))
-            yield Found("different-firmware", board=board, said=said)
+            yield Found("different-firmware", board=board, versions=sorted(versions.items()))
