@@ -216,7 +216,7 @@ class Source:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
             elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
-            elif (key in _WORDS and value not in _WORDS[key] and "{" not in value) or (kind == "number" and value < 0):
+            elif (key in _WORDS and value not in _WORDS[key] and not (key == "severity" and "{" in value)) or (kind == "number" and value < 0):
                 self._wrong(header, nth, key, f"{key} = {value!r}: {', '.join(_WORDS.get(key, ('from 0 on',)))}")
             elif kind in _KEYS:
                 made[key] = self._nested(kind, value, f"{header}.{key}")
