@@ -35,7 +35,7 @@ _KEYS = {
     "signature": "needle:text / name:text pattern:pattern near:pattern unless:pattern over:pattern then:pattern lines:number standing:text "
     "says:prose remedies:list keep:number newest:flag",
     "remedy": "says:prose / env:table command:text verify:text",
-    "finding": "/ like:text says:prose leads-to:prose area:text severity:text standing:text remedies:list evidence:table command:table",
+    "finding": "/ like:text says:prose leads-to:prose area:text severity:text standing:text by:text remedies:list evidence:table command:table",
     "note": "/ *:prose",
     "instead": "/ *:table",
     "mistaken-for": "/ *:prose",
@@ -226,7 +226,9 @@ class Source:
                 self._wrong(header, nth, key, f"unknown key {key!r}")
             elif not isinstance(value, _TYPES.get(kind, (dict, list))) or not all(isinstance(one, str) for one in (value if kind == "list" else ())):
                 self._wrong(header, nth, key, f"{key!r} is no {kind}")
-            elif (named and key in _WORDS and value not in _WORDS[key]) or (kind == "number" and value < 0):
+            elif (named and key in _WORDS and value not in _WORDS[key] and not (key == "severity" and "{" in value)) or (
+                kind == "number" and value < 0
+            ):
                 self._wrong(header, nth, key, f"{key} = {value!r}: {', '.join(_WORDS.get(key, ('from 0 on',)))}")
             elif kind in _KEYS:
                 made[key] = self._nested(kind, value, f"{header}.{key}")

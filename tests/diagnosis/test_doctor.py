@@ -4,8 +4,9 @@ from unhang.diagnosis import differences, doctor
 from unhang.facts import container, shm, snapshot
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
-from unhang.knowledge.causes import shm_exhausted
 from unhang.text import same
+
+SHM_EXHAUSTED = catalogue.load()["shm-exhausted"]
 
 MIB = 1024 * 1024
 
@@ -47,7 +48,9 @@ def test_a_cause_that_fails_is_told_and_hides_nothing(machine, monkeypatch):
 
     other = catalogue.get("limits")
     monkeypatch.setattr(
-        catalogue, "load", lambda: {"limits": other.__class__(**vars(other) | {"on_host": broken}), "shm-exhausted": shm_exhausted.CAUSE}
+        catalogue,
+        "load",
+        lambda: {"limits": other.__class__(**vars(other) | {"on_host": broken}), "shm-exhausted": SHM_EXHAUSTED},
     )
     seen = doctor.examine(taken(machine))
     assert [f.cause for f in seen.findings] == ["shm-exhausted"]
@@ -55,7 +58,7 @@ def test_a_cause_that_fails_is_told_and_hides_nothing(machine, monkeypatch):
     # Nobody knows of which area it would have spoken.
     room = taken(machine, total=8192 * MIB, free=8000 * MIB, only=("shm",))
     assert [a.state for a in doctor.examine(room).areas] == ["unknown"]
-    monkeypatch.setattr(catalogue, "load", lambda: {"shm-exhausted": shm_exhausted.CAUSE})
+    monkeypatch.setattr(catalogue, "load", lambda: {"shm-exhausted": SHM_EXHAUSTED})
     assert [a.state for a in doctor.examine(room).areas] == ["ok"]
 
 
@@ -102,9 +105,9 @@ def test_credentials_are_shown_nowhere(machine, monkeypatch):
     secret = "hf_abcdefghijklmnopqrstuvwxyz123456"
 
     def found(seen):
-        yield shm_exhausted.CAUSE.host_finding(area="shm", severity="note", says=same(f"token={secret}"), leads_to=same(f"HF_TOKEN={secret} in use"))
+        yield SHM_EXHAUSTED.host_finding(area="shm", severity="note", says=same(f"token={secret}"), leads_to=same(f"HF_TOKEN={secret} in use"))
 
-    cause = shm_exhausted.CAUSE.__class__(**vars(shm_exhausted.CAUSE) | {"on_host": found})
+    cause = SHM_EXHAUSTED.__class__(**vars(SHM_EXHAUSTED) | {"on_host": found})
     monkeypatch.setattr(catalogue, "load", lambda: {cause.id: cause})
     seen = doctor.examine(taken(machine))
     assert len(seen.findings) == 1

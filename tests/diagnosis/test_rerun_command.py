@@ -11,7 +11,7 @@ import pytest
 from unhang.diagnosis import rerun_command
 from unhang.diagnosis.rerun_command import RunCommand, again, told
 from unhang.diagnosis.why import judge, judge_packed
-from unhang.knowledge.causes import launcher_wrong_env
+from unhang.knowledge import catalogue
 from unhang.logs.discovery import find
 from unhang.model import Finding, Remedy, Verdict
 from unhang.records.incident import Raised
@@ -87,7 +87,7 @@ def test_a_command_that_was_set_apart_stays_so():
 def test_the_environment_of_a_run_is_named_where_torch_was_seen_in_it(rundir, torch, python):
     run = {"schema": "unhang/run/1", "command": ["bash", "train.sh"], "python": "/opt/my env/bin/python", "torch": torch}
     rundir.write(rundir.run, run)
-    remedy = launcher_wrong_env.CAUSE.remedy("through-the-interpreter")
+    remedy = catalogue.load()["launcher-wrong-env"].remedy("through-the-interpreter")
     found = told(Verdict(primary=Finding(cause="launcher-wrong-env", standing="likely", says="", remedies=(remedy,))), rundir).primary
     assert found is not None
     assert found.remedies[0].command == f"{python} -m torch.distributed.run --nproc-per-node auto train.py"
@@ -134,7 +134,7 @@ def test_a_stranger_puts_no_word_into_a_command(tmp_path, build, lab, how):
         else:
             found = judge(RunDir.open(run.path))
         texts += [text for f in found.findings for r in f.remedies for text in (r.command, r.verify) if text]
-    remedy = launcher_wrong_env.CAUSE.remedy("through-the-interpreter")
+    remedy = catalogue.load()["launcher-wrong-env"].remedy("through-the-interpreter")
     finding = Finding(cause="launcher-wrong-env", standing="likely", says="", remedies=(remedy,))
     (through,) = told(Verdict(primary=finding), RunDir(run.path, is_trusted=False) if how == "archive" else RunDir(run.path)).findings[0].remedies
     told_in = "\n".join([*texts, through.command])
@@ -149,5 +149,5 @@ def test_no_command_begins_with_an_option(rundir):
 
 
 def test_its_remedies_need_neither_a_gpu_nor_slurm():
-    commands = [r.command for r in launcher_wrong_env.CAUSE.remedies if r.command]
+    commands = [r.command for r in catalogue.load()["launcher-wrong-env"].remedies if r.command]
     assert not any(c.startswith("srun") or "--nproc-per-node gpu" in c for c in commands)

@@ -8,9 +8,11 @@ from tests.chinese import zh
 from tests.diagnosis.test_hangs import waiter
 from tests.tables import for_each
 
-from unhang.knowledge.causes.process_stuck import CAUSE
+from unhang.knowledge import catalogue
 from unhang.model import Wait
 from unhang.records.incident import ChildRecord
+
+CAUSE = catalogue.load()["process-stuck"]
 
 HELD = {"kind": "file-lock", "what": "/data/cache.lock", "holder": 4711, "command": "python build.py"}
 # A wait: what the sentence names of it, the first remedy, and its command.

@@ -5,9 +5,10 @@ A site adds its own. A judge is imported and asked only where something is there
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial, reduce
 from types import MappingProxyType
@@ -17,9 +18,11 @@ from unhang import data
 from unhang.errors import UnhangError
 from unhang.knowledge import other_libraries, site
 from unhang.knowledge.cause import cause, from_data
+from unhang.knowledge.judge import Findings, Found, HostView, NotRead
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause, Signature
+    from unhang.model import HostFinding
 
 
 _JUDGES = {"judge.run": "in_run", "judge.logs": "in_logs", "judge.host": "on_host"}
@@ -44,8 +47,18 @@ def ask(id: str, judge: str, needs: Collection[str], view: Any) -> Any:
 
 
 def answer(id: str, judge: str, view: Any) -> Any:
+    """What a judge finds, in the words of its cause."""
     module = importlib.import_module(f"unhang.knowledge.causes.{id.replace('-', '_')}")
-    return getattr(module.CAUSE, judge)(view)
+    if judge == "on_host":
+        return _told_of_host(load()[id], module.on_host, HostView(view))
+    found = getattr(module, judge)(view)
+    return load()[id].told(found) if isinstance(found, Found) else found
+
+
+def _told_of_host(cause: Cause, judge: Callable[[HostView], Findings], host: HostView) -> Iterator[HostFinding]:
+    with contextlib.suppress(NotRead):
+        for found in judge(host):
+            yield cause.told_of_host(found, host)
 
 
 def is_open(judge: str, needs: Collection[str], view: Any) -> bool:

@@ -1,27 +1,24 @@
 """What a cause is: everything that is known of one way in which distributed training fails.
 
-Each cause is one file of TOML in `knowledge/causes`. What has to be judged by code is in the module of its name there, which ends in
-`CAUSE = cause(...)`.
+Each cause is one file of TOML in `knowledge/causes`. What has to be judged by code is in the module of its name there: `in_run` judges an incident
+of a supervised run, `in_logs` plain logs, `on_host` a machine.
 """
 
 from __future__ import annotations
 
-import contextlib
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from unhang import data
 from unhang.frames import LOADER, inside, place, user_frame
 from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.judge import Found, HostView, NotRead, Words
+from unhang.knowledge.judge import Found, HostView, LogView, Words
 from unhang.knowledge.text import NOTHING, Text, msg, ranks
-from unhang.logs import Hit, Role, Signature, Traceback
-from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
+from unhang.logs import Hit, Role, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.patterns import lazily
 
@@ -39,48 +36,6 @@ _MOST_NAMED = 65_536
 # Patterns bound what they capture: nothing shorter is cut.
 _LONG_VALUE = 60
 STANDINGS: tuple[Standing, ...] = ("established", "likely", "possible", "not-established")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogView:
-    """What plain logs hold, where no supervisor wrote anything down; of one attempt.
-
-    `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
-    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising, saving,
-    downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
-    source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through; `ends` are the
-    lines that tell of its end, and behind which nothing counts on; `crashed` those that a crashing process prints itself. `stacks` are the main
-    threads as faulthandler or py-spy saw them, one of each rank in each log.
-    """
-
-    hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
-    tracebacks: tuple[Traceback, ...] = ()
-    timeouts: tuple[Timeout, ...] = ()
-    statuses: tuple[Status, ...] = ()
-    exits: tuple[Exit, ...] = ()
-    nccl: NcclSaid = field(default_factory=NcclSaid)
-    work: tuple[Hit, ...] = ()
-    printed: frozenset[int] = frozenset()
-    world_size: int | None = None
-    lines: Mapping[str, int] = field(default_factory=dict)
-    finished: bool = False
-    ends: tuple[Hit, ...] = ()
-    crashed: tuple[Hit, ...] = ()
-    stacks: tuple[Stack, ...] = ()
-
-    def hits_of(self, cause: str) -> tuple[Hit, ...]:
-        return self.hits.get(cause, ())
-
-    @property
-    def frames(self) -> bool:
-        """Whether any traceback has more than its last line."""
-        return any(t.frames for t in self.tracebacks)
-
-    def traceback_of(self, hit: Hit) -> Traceback | None:
-        """The traceback whose exception line this hit is; None where that line is all that there is of it."""
-        return next(
-            (t for t in self.tracebacks if t.frames and t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +133,12 @@ class Cause:
             **self._beside(found, known, words),
         )
 
-    def told_of_host(self, found: Found) -> HostFinding:
+    def told_of_host(self, found: Found, host: HostView) -> HostFinding:
+        found.values["host"] = host
         known, words = self._words(found)
         return self.host_finding(
             area=known["area"],
-            severity=found.severity or known["severity"],
+            severity=found.severity or cast(Severity, str(words.text(known["severity"]))),
             says=words.text(known["says"]),
             leads_to=words.text(known["leads-to"]),
             **self._beside(found, known, words),
@@ -197,13 +153,13 @@ class Cause:
         return {
             "evidence": (*words.evidence(known.get("evidence", {})), *found.evidence),
             "remedies": known.get("remedies") if found.remedies is None else found.remedies,
-            "commands": words.commands(known.get("command", {}), found),
+            "commands": words.commands(known, found),
         }
 
     def of_hits(
         self,
         hits: Sequence[Hit],
-        view: LogView | None = None,
+        view: LogView | IncidentView | None = None,
         found: Found | None = None,
         *,
         standing: Standing | None = None,
@@ -224,7 +180,7 @@ class Cause:
             says = said.text(known["says"]) if "says" in known else None
             standing = found.standing or known.get("standing")
             remedies = known.get("remedies") if found.remedies is None else tuple(found.remedies)
-            commands = said.commands(known.get("command", {}), found)
+            commands = said.commands(known, found)
         ordered = sorted(hits, key=lambda h: (STANDINGS.index(h.signature.standing), "ranks" not in h.groups))
         best = ordered[0]
         alike = [h for h in hits if h.signature == best.signature]
@@ -232,7 +188,7 @@ class Cause:
         # Whom the line names, not who prints it.
         told = _RANKS.findall(best.groups.get("ranks", ""))
         named = tuple(sorted({n for a, b in told for n in range(int(a), min(int(b or a), int(a) + _MOST_NAMED) + 1)}))
-        back = view.traceback_of(best) if view is not None else None
+        back = view.traceback_of(best) if isinstance(view, LogView) else None
         frame = user_frame(back.frames) if back is not None else None
         sentence = says or filled(best) or self.title
         local = {h.local_rank for h in alike if h.local_rank is not None}
@@ -270,19 +226,9 @@ class Cause:
         return signature(self.id, name)
 
 
-def cause(
-    id: str,
-    *,
-    in_run: Callable[[IncidentView], Found | Finding | None] | None = None,
-    in_logs: Callable[[LogView], Found | Finding | None] | None = None,
-    on_host: Callable[[HostView], Iterable[Found]] | None = None,
-    signatures: tuple[Signature, ...] = (),
-) -> Cause:
-    """The cause whose data is `knowledge/causes/ID.toml`, with what judges it. `signatures` follow those of the data."""
-    made = from_data(id, data.load()["causes"][id], signatures)
-    judges: Mapping[str, Any] = {"in_run": (_judged, in_run), "in_logs": (_judged, in_logs), "on_host": (_judged_host, on_host)}
-    bound: dict[str, Any] = {name: partial(ask, made, judge) for name, (ask, judge) in judges.items() if judge is not None}
-    return replace(made, **bound)
+def cause(id: str, *, signatures: tuple[Signature, ...] = ()) -> Cause:
+    """The cause whose data is `knowledge/causes/ID.toml`, without its judges. `signatures` follow those of the data."""
+    return from_data(id, data.load()["causes"][id], signatures)
 
 
 def from_data(id: str, known: Mapping[str, Any], signatures: tuple[Signature, ...] = ()) -> Cause:
@@ -303,17 +249,6 @@ def from_data(id: str, known: Mapping[str, Any], signatures: tuple[Signature, ..
         near_misses=known["tests"].get("near-misses", ()),
         explain={"en": known["explain"], "zh": chinese(known["explain"]) or known["explain"]},
     )
-
-
-def _judged(cause: Cause, judge: Callable[[Any], Found | Finding | None], view: object) -> Finding | None:
-    found = judge(view)
-    return cause.told(found) if isinstance(found, Found) else found
-
-
-def _judged_host(cause: Cause, judge: Callable[[HostView], Iterable[Found]], snapshot: Snapshot) -> Iterable[HostFinding]:
-    with contextlib.suppress(NotRead):
-        for found in judge(HostView(snapshot)):
-            yield cause.told_of_host(found)
 
 
 def named(cause: str, name: str) -> tuple[Signature, ...]:

@@ -1,16 +1,19 @@
-"""What a judge yields: the key of a finding whose words, severity and remedies stand in the cause's TOML, and the values in them."""
+"""What a judge looks at, and what it yields: the key of a finding whose words, severity and remedies stand in the cause's TOML, and the values."""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from unhang import data
 from unhang.i18n import AND, COMMA, NOTHING, THEN, Text, chinese, joined, msg, same
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.model import Evidence, Remedy, Severity, Standing
+from unhang.logs import Hit, Traceback
+from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
+from unhang.model import Evidence, Finding, Remedy, Severity, Standing
 from unhang.text import filled
 
 if TYPE_CHECKING:
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
     from unhang.facts.speed import Speed
     from unhang.facts.storage import Storage
     from unhang.facts.variables import Variables
+    from unhang.records.incident_view import IncidentView
 
 T = TypeVar("T")
+RunView: TypeAlias = "IncidentView"
 
 
 class Line(Protocol):
@@ -53,8 +58,9 @@ class Found:
     """One finding: `key` names the [finding.KEY] of the cause's TOML, `values` are what its sentences, evidence and commands name.
 
     What is given here takes the place of what stands there; `evidence` is put behind it. Lines of logs may stand for the ranks and hosts of which
-    they are, and for themselves as evidence. `hosts` are those of `ranks` where the values name a `picture`. `by` chooses among commands that are a
-    table, `each` are those whose evidence is told one by one.
+    they are, and for themselves as evidence. `hosts` are those of `ranks` where the values name a `picture`. `each` are those
+    whose evidence is told one by one.
+    `host` is the machine. Severity and `by`, which chooses among commands that are a table, may be templates.
     Templates reach into values ({port.rate}) and may say how they are shown ({size:size}, see `_FORMS`; {frame:place} needs a `picture`). Of notes,
     {why:note} is the one whose key is the value of `why`, several, or none (of {why:known} it may be no such key, and is then shown itself);
     {index:?asked} is the note "asked" where there is an index, {seen:?here/gone} one of two; {sides:*did} is the note "did" of {each} of them
@@ -73,7 +79,6 @@ class Found:
         remedies: Sequence[str | Remedy] | None = None,
         severity: Severity | None = None,
         standing: Standing | None = None,
-        by: str = "",
         commands: Mapping[str, Command | None] | None = None,
         **values: Any,
     ) -> None:
@@ -84,9 +89,56 @@ class Found:
         told = words.hosts(values["picture"], self.ranks) if hosts is None and "picture" in values else hosts or ()
         self.hosts = tuple(dict.fromkeys(h for one in told if (h := one if isinstance(one, str) else one.host) is not None))
         self.where = where
-        self.key, self.by, self.values = key, by, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
+        self.key, self.values = key, {"ranks": self.ranks, "hosts": self.hosts, "where": where, **values}
         self.evidence = tuple(e if isinstance(e, Evidence) else e.evidence() for e in evidence)
         self.remedies, self.commands, self.severity, self.standing = remedies, commands or {}, severity, standing
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """What plain logs hold, where no supervisor wrote anything down; of one attempt.
+
+    `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
+    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising, saving,
+    downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
+    source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through; `ends` are the
+    lines that tell of its end, and behind which nothing counts on; `crashed` those that a crashing process prints itself. `stacks` are the main
+    threads as faulthandler or py-spy saw them, one of each rank in each log.
+    """
+
+    hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
+    tracebacks: tuple[Traceback, ...] = ()
+    timeouts: tuple[Timeout, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    nccl: NcclSaid = field(default_factory=NcclSaid)
+    work: tuple[Hit, ...] = ()
+    printed: frozenset[int] = frozenset()
+    world_size: int | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    finished: bool = False
+    ends: tuple[Hit, ...] = ()
+    crashed: tuple[Hit, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+
+    def hits_of(self, cause: str) -> tuple[Hit, ...]:
+        return self.hits.get(cause, ())
+
+    @property
+    def frames(self) -> bool:
+        """Whether any traceback has more than its last line."""
+        return any(t.frames for t in self.tracebacks)
+
+    def traceback_of(self, hit: Hit) -> Traceback | None:
+        """The traceback whose exception line this hit is; None where that line is all that there is of it."""
+        return next(
+            (t for t in self.tracebacks if t.frames and t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None
+        )
+
+
+# What a judge of a run or of logs answers, None where its cause is not in evidence, and what one of a machine yields.
+Answer: TypeAlias = "Found | Finding | None"
+Findings: TypeAlias = "Iterable[Found]"
 
 
 class NotRead(AttributeError):
@@ -157,16 +209,23 @@ def _times(event: Any) -> Text:
     return kernel_log.times(event)
 
 
+def _when(event: Any) -> Severity:
+    """Of what the kernel said: a note once it is hours old."""
+    from unhang.facts import kernel_log
+
+    return "warning" if kernel_log.recent(event) else "note"
+
+
 def _ago(event: Any) -> Text:
     from unhang.facts import kernel_log
 
     return kernel_log.ago(event.last_age_s)
 
 
-def _size(count: float) -> str:
+def _size(count: float | None) -> str:
     from unhang.text import size
 
-    return size(count)
+    return size(count or 0)
 
 
 def _word(n: int) -> Text:
@@ -194,6 +253,7 @@ _FORMS: Mapping[str, Callable[[Any], Text | str]] = {
     "size": _size,
     "ranks": words.ranks,
     "times": _times,
+    "when": _when,
     "ago": _ago,
     "label": _label,
     "gpus": _gpus,
@@ -249,9 +309,10 @@ class Words(string.Formatter):
                 words = Words(self.cause, {**self.values, "each": each})
                 yield Evidence(source=str(words.text(source)), text=words.text(text))
 
-    def commands(self, templates: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
+    def commands(self, known: Mapping[str, Any], found: Found) -> dict[str, Command | None]:
         """Of a table the one that `by` names, else "else"."""
-        chosen = {id: t if isinstance(t, str) else t.get(found.by, t.get("else")) for id, t in templates.items()}
+        by = str(self.text(known["by"])) if "by" in known else self.values.get("by")
+        chosen = {id: t if isinstance(t, str) else t.get(by, t.get("else")) for id, t in known.get("command", {}).items()}
         return {id: command(t, **self.values) for id, t in chosen.items() if t is not None} | {**found.commands}
 
 

@@ -12,28 +12,15 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
 from unhang.knowledge.text import NOTHING, Text, msg, same
-from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.logs import Traceback
-    from unhang.logs.log_facts import At, Timeout
+    from unhang.logs.log_facts import Timeout
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")
-# Calls that need every rank before any can finish: a rank that has finished one was in it together with all the others.
-_NEEDS_ALL = (
-    "ALLREDUCE",
-    "ALLGATHER",
-    "_ALLGATHER_BASE",
-    "REDUCE_SCATTER",
-    "_REDUCE_SCATTER_BASE",
-    "BARRIER",
-    "ALLREDUCE_COALESCED",
-    "ALLTOALL",
-    "ALLTOALL_BASE",
-)
 # The same by torch's names for them.
 _NEEDS_ALL_CALLS = frozenset(
     (
@@ -56,9 +43,6 @@ _CARRY = (
     (r"_?ALLGATHER", 1_000_000, None, _PARAMETERS),
     (r"BROADCAST", 1_000_000, None, msg("parameters, at the start or after a checkpoint was read")),
 )
-# One step ahead may be a matter of when each watchdog looked.
-_AHEAD = 2
-_FAR = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +52,6 @@ class Parted:
     group: str | None
     seq: int
     sides: tuple[tuple[Timeout, ...], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaterTimeout:
-    """`front` gave up at a later number than `back`, although every number between needs both. `steps` lie between."""
-
-    back: Timeout
-    front: Timeout
-    steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +106,6 @@ def parted(view: LogView) -> Parted | None:
 
 def _key(t: Timeout) -> tuple[object, ...]:
     return (t.op,) if t.op.startswith(_UNEVEN) else (t.op, t.numel_in, t.numel_out)
-
-
-def ahead(view: LogView) -> LaterTimeout | None:
-    """A rank that finished collectives which another rank of the group never did: the ranks have matched different calls with each other."""
-    for members in _by_group(first_of_each(view)).values():
-        ordered = sorted((t for t in members if t.seq is not None), key=lambda t: t.seq or 0)
-        if len(ordered) < 2:
-            continue
-        back, front = ordered[0], ordered[-1]
-        steps = (front.seq or 0) - (back.seq or 0)
-        # Without a name, the numbers may be those of two groups.
-        far = steps > _FAR and back.group is None
-        if steps >= _AHEAD and not far and back.op in _NEEDS_ALL:
-            return LaterTimeout(back=back, front=front, steps=steps)
-    return None
 
 
 def stood(view: LogView) -> tuple[GaveUpIn, ...]:
@@ -215,7 +175,3 @@ def carried(t: Timeout) -> Text:
     what = next((says for op, least, most, says in _CARRY if least <= size <= (most or size) and re.match(op, t.op)), None)
     told = msg("; {n} elements ({half} GB in 16 bits, {full} GB in 32): by its size most likely {what}")
     return NOTHING if what is None else told.fill(n=f"{size:,}", half=f"{size * 2e-9:.3g}", full=f"{size * 4e-9:.3g}", what=what)
-
-
-def evidence_of(places: Iterable[At]) -> tuple[Evidence, ...]:
-    return tuple(a.evidence() for a in places)

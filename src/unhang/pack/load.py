@@ -18,7 +18,8 @@ from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.facts.libraries import number
 from unhang.i18n import msg
-from unhang.knowledge.causes import arch_not_in_build, disk_full, driver_too_old, env_relocation, library_link
+from unhang.knowledge.cause import cause
+from unhang.knowledge.causes import driver_too_old
 from unhang.knowledge.commands import command
 from unhang.model import HostFinding, Remedy
 from unhang.pack import archive, manifest, relocate
@@ -65,7 +66,7 @@ def this_host(directory: Path, manifest: Manifest) -> Target:
 def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) -> Iterator[HostFinding]:
     """Errors mean that it cannot work at `dest` on this host; warnings that a part of it may not."""
     if manifest.machine != host.machine:
-        yield arch_not_in_build.CAUSE.host_finding(
+        yield cause("arch-not-in-build").host_finding(
             area=_AREA,
             severity="error",
             says=msg("the environment is for {machine}, and this host is {here}", machine=manifest.machine, here=host.machine),
@@ -75,7 +76,7 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
         return
     has = host.glibc
     if manifest.glibc is not None and number(has or "") < number(manifest.glibc):
-        yield library_link.CAUSE.host_finding(
+        yield cause("library-link").host_finding(
             area=_AREA,
             severity="error",
             says=msg(
@@ -89,7 +90,7 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
     old = min((path for path, new in manifest.moves if not new), key=len, default=manifest.prefix)
     longer = len(os.fsencode(dest)) > len(os.fsencode(old))
     if longer and (fixed := [p for p, how in manifest.places.items() if how == "binary"]):
-        yield env_relocation.CAUSE.host_finding(
+        yield cause("env-relocation").host_finding(
             area=_AREA,
             severity="error",
             says=msg(
@@ -105,7 +106,7 @@ def preflight(manifest: Manifest, dest: str, host: Target, *, needs_bytes: int) 
     yield from _space(manifest, dest, host, needs_bytes)
     yield from _driver(manifest, host)
     if lacking := sorted(set(manifest.cpu_flags) - set(host.cpu_flags)):
-        yield arch_not_in_build.CAUSE.host_finding(
+        yield cause("arch-not-in-build").host_finding(
             area=_AREA,
             severity="note",
             says=msg("this CPU lacks {lacking} of the one that packed", lacking=", ".join(lacking)),
@@ -122,7 +123,7 @@ def _space(manifest: Manifest, dest: str, host: Target, needs_bytes: int) -> Ite
         free = f"{host.free_inodes} inodes" if lacks_inodes else f"{host.free_bytes / 1e9:.1f} GB"
         wants = f"{n} inodes" if lacks_inodes else f"{needs / 1e9:.1f} GB"
         directory = posixpath.dirname(dest)
-        found = disk_full.CAUSE.host_finding(
+        found = cause("disk-full").host_finding(
             area=_AREA,
             severity="error",
             says=msg("{directory} has {free} free, and the environment takes {wants}", directory=directory, free=free, wants=wants),
@@ -141,7 +142,7 @@ def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:
     minimum = driver_too_old.oldest_driver(manifest.torch.cuda)
     # Jetson's drivers (35, 540 on Tegra) are counted otherwise.
     if driver is not None and minimum is not None and (100,) <= number(driver) < number(minimum):
-        yield driver_too_old.CAUSE.host_finding(
+        yield cause("driver-too-old").host_finding(
             area=_AREA,
             severity="warning",
             says=msg(

@@ -20,7 +20,7 @@ from unhang.facts import python_env, snapshot
 from unhang.facts.host import Host
 from unhang.i18n import Text, msg, same
 from unhang.knowledge import catalogue
-from unhang.knowledge.causes import env_relocation
+from unhang.knowledge.cause import cause
 from unhang.knowledge.commands import command
 from unhang.model import Area, Evidence, HostFinding, NotExamined, Remedy
 from unhang.pack import import_checks, relocate
@@ -173,9 +173,7 @@ def _python(dest: Path) -> tuple[Area, list[HostFinding]]:
     seen = taken.get(python_env.SUBJECT)
     if seen is None:
         return Area(id="python", state="unknown", summary=msg("it could not be looked at")), []
-    on_host = env_relocation.CAUSE.on_host
-    assert on_host is not None
-    findings = [replace(f, area="python") for f in on_host(taken)]
+    findings = [replace(f, area="python") for f in catalogue.answer("env-relocation", "on_host", taken)]
     return _area("python", findings, python_env.SUBJECT.summary(replace(seen, chosen_by=f"{dest}/bin", own=None))), findings
 
 
@@ -303,7 +301,7 @@ def _last(output: str) -> str:
 
 
 def _finding(area: str, says: Text, leads_to: Text, *, evidence: Iterable[Evidence] = (), remedies: tuple[Remedy, ...] = ()) -> HostFinding:
-    found = env_relocation.CAUSE.host_finding(area=area, severity="error", says=says, leads_to=leads_to, remedies=(), evidence=tuple(evidence))
+    found = cause("env-relocation").host_finding(area=area, severity="error", says=says, leads_to=leads_to, remedies=(), evidence=tuple(evidence))
     return replace(found, remedies=remedies)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.arch_not_in_build import CAUSE
 from unhang.logs import Hit, match
+
+CAUSE = catalogue.load()["arch-not-in-build"]
 
 WARNING = "NVIDIA GeForce RTX 5080 with CUDA capability sm_120 is not compatible with the current PyTorch installation."
 ERROR = "RuntimeError: CUDA error: no kernel image is available for execution on the device"

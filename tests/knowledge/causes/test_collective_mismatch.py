@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
@@ -39,12 +37,6 @@ def test_without_a_group_the_numbers_may_be_of_two_groups(logs):
         assert found.standing == standing
 
 
-@pytest.mark.parametrize(("group", "steps", "standing"), [(None, 4, "possible"), (None, 100_000, None), ("1", 100_000, "likely")])
-def test_a_rank_that_is_ahead_without_a_group(logs, group, steps, standing):
-    found = judge(logs.view(timeouts=(logs.timeout(0, 12, group=group), logs.timeout(1, 12 + steps, group=group))))
-    assert (found.standing if found else None) == standing
-
-
 @pytest.mark.parametrize("groups", [("3", "4"), ("1", None)])
 def test_numbers_of_different_groups_are_not_compared(logs, groups):
     assert judge(logs.view(timeouts=(logs.timeout(0, 5, group=groups[0]), logs.timeout(1, 5, "BROADCAST", group=groups[1])))) is None
@@ -52,11 +44,6 @@ def test_numbers_of_different_groups_are_not_compared(logs, groups):
 
 def test_uneven_calls_may_differ_in_size(logs):
     assert judge(logs.view(timeouts=(logs.timeout(0, 5, "ALLTOALL_BASE", 64), logs.timeout(1, 5, "ALLTOALL_BASE", 96)))) is None
-
-
-def test_a_rank_that_went_ahead_is_likely(logs):
-    found = judge(logs.view(timeouts=(logs.timeout(0, 122, "_REDUCE_SCATTER_BASE", 106), logs.timeout(1, 126, "_ALLGATHER_BASE", 378))))
-    assert (found.standing, found.ranks) == ("likely", (0, 1)) and "4 more collectives" in found.says
 
 
 @pytest.mark.parametrize(("op", "ahead"), [("_REDUCE_SCATTER_BASE", 1), ("BROADCAST", 4), ("SEND", 9)])
@@ -106,41 +93,6 @@ def test_another_order_of_modules_counts_beside_a_gathering_that_timed_out(logs,
     timeouts = (logs.timeout(6, 202558, op),) if op else ()
     judged = judge(logs.view(hits=hits, timeouts=timeouts))
     assert (judged.standing if judged else None) == ("possible" if found else None)
-
-
-def gave_up(logs, rank, call, *, line, at):
-    """A traceback that ends in a timeout of Gloo, inside a collective that the user's line `at` called."""
-    text = "[/srv/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms for recv operation to complete"
-    back = logs.raised("RuntimeError", text, rank=rank, line=line, at=at, names=("main",))
-    inner = replace(back.frames[0], file="/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", name=call)
-    return replace(back, frames=(*back.frames, inner)), logs.lines(f"RuntimeError: {text}", rank=rank, start=back.end)["collective-timeout"]
-
-
-@pytest.mark.parametrize(
-    ("other", "world", "standing"), [("barrier", 2, "likely"), ("barrier", None, "possible"), ("all_reduce", 2, None), ("broadcast", 2, None)]
-)
-def test_ranks_that_gave_up_in_different_calls(logs, other, world, standing):
-    back0, hits0 = gave_up(logs, 0, other, line=10, at=70)
-    back1, hits1 = gave_up(logs, 1, "all_reduce", line=40, at=88)
-    judged = judge(logs.view(tracebacks=(back0, back1), hits={"collective-timeout": (*hits0, *hits1)}, world_size=world))
-    assert (judged.standing if judged else None) == standing
-    if judged is not None:
-        assert "rank 0 in barrier at /srv/job/train.py:70" in judged.says and "rank 1 in all_reduce" in judged.says
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "standing"),
-    [
-        ("HorovodBroadcast_a [missing ranks: 0]", "HorovodAllreduce_b [missing ranks: 1, 2]", "likely"),
-        ("HorovodBroadcast_a [missing ranks: 0]", "HorovodBroadcast_b [missing ranks: 0]", None),
-        ("HorovodBroadcast_a [missing ranks: 0, 1]", "HorovodBroadcast_b [missing ranks: 1]", None),
-    ],
-)
-def test_horovods_report_of_ranks_that_wait_for_each_other(logs, first, second, standing):
-    judged = judge(logs.view(hits=logs.lines(f"{first}\n{second}")))
-    assert (judged.standing if judged else None) == standing
-    if judged is not None:
-        assert judged.ranks == (0, 1, 2) and "rank 0 did not come to HorovodBroadcast_a" in judged.says
 
 
 def test_gloos_message_blames_no_line_of_a_survivor(tmp_path):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.config_error import CAUSE
 from unhang.logs import match
+
+CAUSE = catalogue.load()["config-error"]
 
 BATCH = "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size {}"
 
@@ -32,28 +30,6 @@ def test_a_world_of_one_asks_for_the_launcher():
 def test_local_rank_asks_for_torchrun():
     assert judge("train.py: error: unrecognized arguments: --lr 3 --local-rank=0").remedies[0].id == "use-torchrun"
     assert judge("train.py: error: unrecognized arguments: --lr 3").remedies[0].id == "read-help"
-
-
-@pytest.mark.parametrize(
-    ("type", "name", "file", "found"),
-    [
-        ("ValueError", "verify_with_parallel_config", "/srv/env/engine/config.py", True),
-        ("AssertionError", "validate_args", "/srv/env/training/arguments.py", True),
-        ("ValueError", "__post_init__", "/srv/env/training_args.py", True),
-        ("ValueError", "__post_init__", "/srv/env/dataset.py", False),
-        ("RuntimeError", "validate_args", "/srv/env/training/arguments.py", False),
-        ("ValueError", "forward", "/srv/env/config.py", False),
-        ("AssertionError", "validate", "/srv/job/train.py", False),
-        ("AssertionError", "check_gradients", "/srv/job/train.py", False),
-    ],
-)
-def test_a_function_that_checks_options_refuses_them(logs, type, name, file, found):
-    back = logs.raised(type, "a and b exclude each other", rank=1, names=("main", name))
-    back = replace(back, frames=(*back.frames[:-1], replace(back.frames[-1], file=file)))
-    judged = CAUSE.in_logs(logs.view(tracebacks=(back,)))
-    assert (judged is not None) == found
-    if judged is not None:
-        assert judged.standing == "likely" and judged.ranks == (1,) and "a and b exclude each other" in judged.says
 
 
 def test_a_refusal_that_another_cause_knows_is_left_to_it(logs):

@@ -1,8 +1,10 @@
 import pytest
 
 from unhang.facts import snapshot
-from unhang.knowledge.causes.cumem_host_numa import CAUSE
+from unhang.knowledge import catalogue
 from unhang.remedies import settings_file
+
+CAUSE = catalogue.load()["cumem-host-numa"]
 
 NODES, PCI = "/sys/devices/system/node", "/sys/bus/pci/devices"
 

@@ -6,8 +6,9 @@ import pytest
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.dns_resolution import CAUSE
 from unhang.logs import Hit, Traceback, match
+
+CAUSE = catalogue.load()["dns-resolution"]
 
 IPV6 = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai error: -2 - Name or service not known)."
 REVERSE = "[W1103 18:22:28.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.driver_too_old import CAUSE
 from unhang.logs import match
+
+CAUSE = catalogue.load()["driver-too-old"]
 
 
 @pytest.mark.parametrize(("code", "cuda"), [("11040", "11.4"), ("12020", "12.2"), ("9000", "9.0"), ("10010", "10.1")])

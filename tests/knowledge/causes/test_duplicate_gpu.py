@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.duplicate_gpu import CAUSE, _bus_id
+from unhang.knowledge.causes.duplicate_gpu import _bus_id
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import NcclSaid
+
+CAUSE = catalogue.load()["duplicate-gpu"]
 
 TEXT = "NCCL WARN Duplicate GPU detected : rank {} and rank {} both on CUDA device {}"
 
@@ -36,12 +39,6 @@ def test_all_ranks_on_one_gpu():
 def test_two_ranks_on_each_gpu():
     found = judge(hit(0, 4, "1000", "node7"), hit(1, 5, "24000", "node7"))
     assert "ranks 0, 1, 4 and 5 share 2 GPUs (01:00.0, 24:00.0)" in found.says
-
-
-def test_hosts_that_nccl_cannot_tell_apart():
-    found = judge(hit(7, 15, "e4000", "node7"), hit(15, 7, "e4000", "node8"))
-    assert "node7, node8" in found.says
-    assert [r.id for r in found.remedies] == ["tell-hosts-apart", "set-the-device"]
 
 
 def test_a_line_that_was_cut_still_counts():

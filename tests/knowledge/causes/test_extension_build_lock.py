@@ -5,7 +5,9 @@ import subprocess
 
 import pytest
 
-from unhang.knowledge.causes.extension_build_lock import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["extension-build-lock"]
 
 COMMAND = CAUSE.remedies[0].command
 

@@ -8,10 +8,12 @@ import pytest
 from tests.tables import for_each
 
 from unhang.frames import Frame
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.filesystem_shared import CAUSE
 from unhang.logs import Hit, Traceback, match
 from unhang.model import Finding
+
+CAUSE = catalogue.load()["filesystem-shared"]
 
 MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"
 
@@ -23,13 +25,6 @@ def back(rank: int | None, text: str = MISSING, kind: str = "FileNotFoundError")
 def asked(*tracebacks: Traceback, printed: int = 4, hits: tuple[Hit, ...] = ()) -> Finding | None:
     assert CAUSE.in_logs is not None
     return CAUSE.in_logs(LogView(hits={CAUSE.id: hits} if hits else {}, tracebacks=tracebacks, printed=frozenset(range(printed))))
-
-
-def test_the_ranks_of_the_second_host_miss_a_path():
-    finding = asked(back(2), back(3))
-    assert finding is not None
-    assert finding.ranks == (2, 3) and finding.standing == "likely"
-    assert "/srv/data/train.bin" in finding.says and "ranks 0 and 1" in finding.says
 
 
 @for_each(

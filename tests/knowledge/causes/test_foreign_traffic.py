@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.foreign_traffic import CAUSE
 from unhang.logs import match
+
+CAUSE = catalogue.load()["foreign-traffic"]
 
 
 def judge(size: int):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unhang.diagnosis.logs import judge_logs
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.gloo_connect import CAUSE
 from unhang.logs import match
+
+CAUSE = catalogue.load()["gloo-connect"]
 
 FAILED = (
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [{}]:21301: Connection refused"

@@ -7,8 +7,10 @@ from tests.tables import for_each
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.gpu_hardware import _XIDS, CAUSE
+from unhang.knowledge.causes.gpu_hardware import _XIDS
 from unhang.logs import Hit, match
+
+CAUSE = catalogue.load()["gpu-hardware"]
 
 
 def found(*lines: str):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes import arch_not_in_build
-from unhang.knowledge.causes.gpu_newer_than_nccl import CAUSE
 from unhang.logs import Hit, Traceback, match
 from unhang.logs.log_facts import At, NcclSaid
+
+CAUSE = catalogue.load()["gpu-newer-than-nccl"]
 
 FAILED = "node7:51:60 [0] enqueue.cc:197 NCCL WARN Cuda failure 'invalid device function'"
 CAPABILITY = "node7:51:51 [7] NCCL INFO Using 256 threads, Min Comp Cap 8, Trees disabled"
@@ -18,7 +19,7 @@ WARNING = "NVIDIA GeForce RTX 5080 with CUDA capability sm_120 is not compatible
 def judge(version: str | None, *texts: str):
     hits: dict[str, tuple[Hit, ...]] = {
         c.id: tuple(h for n, t in enumerate(texts) for h in match(t, c.signatures, source="a.log", line=n + 1))
-        for c in (CAUSE, arch_not_in_build.CAUSE)
+        for c in (CAUSE, catalogue.load()["arch-not-in-build"])
     }
     said = NcclSaid(versions={version: (At(source="a.log", line=9, text=f"NCCL version {version}"),)} if version else {})
     assert CAUSE.in_logs is not None

@@ -6,11 +6,13 @@ import pytest
 
 from unhang.diagnosis.why import judge
 from unhang.frames import Frame
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.gpu_oom import CAUSE
 from unhang.logs import Traceback, match
 from unhang.records.incident import Ended, Incident, Raised, RankRecord
 from unhang.records.rundir import RunDir
+
+CAUSE = catalogue.load()["gpu-oom"]
 
 
 def found(*lines: str):

@@ -12,11 +12,8 @@ from tests.chinese import zh
 from tests.runtime.collectives.conftest import fresh  # noqa: F401
 
 import unhang
-from unhang.frames import Frame
 from unhang.knowledge import catalogue
 from unhang.knowledge.unhang_errors import fewest
-from unhang.records.incident import Incident, Raised, RankRecord, Stacks, ThreadStack
-from unhang.records.incident_view import IncidentView, RankView
 
 pytestmark = pytest.mark.torch
 
@@ -137,23 +134,6 @@ def test_an_evaluation_that_left_a_group_out_of_step_names_the_group(fresh, logs
     found = told(logs, "evaluation-out-of-step", fresh(3).try_(evaluates, bound_s=60))
     assert (found.standing, found.ranks) == ("established", (0, 2))
     assert "group '1'" in found.says and "rank 0: 0, rank 2: 1" in found.says and "次数不一致" in zh(found.says)
-
-
-@pytest.mark.parametrize(("raised", "at"), [(None, "train.py:5 in load"), (Raised(type="LatePeer", text="", frames=(), at_s=9.0), None)])
-def test_where_a_run_saw_who_could_not_say_it_itself(logs, raised, at):
-    """One that has not met the others yet; not one that has come after all."""
-    told = "unhang.errors.CollectiveTimeout: barrier (call 1 of group '0') did not end: not all ranks came within 4 s. Not heard from: rank 1."
-    stands = Stacks(source="py-spy", threads=(ThreadStack(name="MainThread", main=True, frames=(Frame(file="/job/train.py", line=5, name="load"),)),))
-    ranks = (RankRecord(rank=0, pid=7, host="node1"), RankRecord(rank=1, pid=8, host="node1", raised=raised))
-    run = IncidentView(
-        incident=Incident(number=1, attempt=0, kind="failure", at_s=9.6, at="", cwd="/job", command=(), ranks=ranks),
-        incident_source="incident.json",
-        ranks=(RankView(record=ranks[0]), RankView(record=ranks[1], stacks=stands)),
-        hits=logs.lines(told, rank=0),
-    )
-    found = catalogue.get("guarded-call-timeout").in_run(run)
-    assert (found.ranks, found.where) == ((1,), at)
-    assert found.says.endswith("rank 1 did not come (when it was looked at, rank 1 was at train.py:5 in load)") is (at is not None)
 
 
 def test_one_of_whose_ranks_not_all_came_may_be_out_of_step(logs):

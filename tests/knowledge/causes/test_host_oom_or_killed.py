@@ -26,7 +26,7 @@ def test_many_hosts_in_one_line(logs, how, word):
     hosts = ",".join(f"node{i}" for i in range(1, 65))
     tasks = ",".join(map(str, range(0, 512, 8)))
     found = judge(logs.view(hits=logs.lines(f"srun: error: {hosts}: tasks {tasks}: {how}")))
-    assert f"task 0, 8 and 62 more on node1, node2 and 62 more {word}" in found.says
+    assert f"task {tasks[:40]}… on {hosts[:40]}… {word}" in found.says
     assert hosts in found.evidence[0].text
 
 

@@ -5,7 +5,9 @@ import pytest
 from unhang.facts.memory import Memory
 from unhang.facts.numa import Device, Numa
 from unhang.facts.snapshot import Part, Snapshot
-from unhang.knowledge.causes.host_oom_or_killed import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["host-oom-or-killed"]
 
 MIB, GIB = 1 << 20, 1 << 30
 SANE = Memory(

@@ -3,9 +3,9 @@
 from tests.tables import for_each
 
 from unhang.facts import snapshot, snapshot_file
-from unhang.knowledge.causes import container_capability, gdr_peer_memory, ib_config, ib_port_down, ib_transport_retry, nic_hardware
+from unhang.knowledge import catalogue
 
-CAUSES = tuple(m.CAUSE for m in (ib_port_down, ib_config, ib_transport_retry, gdr_peer_memory, nic_hardware))
+CAUSES = tuple(catalogue.load()[id] for id in ("ib-port-down", "ib-config", "ib-transport-retry", "gdr-peer-memory", "nic-hardware"))
 TWO = {"NNODES": "2"}
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01\n"
@@ -148,7 +148,9 @@ def test_a_container_without_the_devices(machine):
 
     def told(files, environ):
         taken = snapshot.take(machine(plain | files, environ=environ), only=["infiniband", "container", "network"])
-        return [(f.cause, f.severity) for cause in (ib_config.CAUSE, container_capability.CAUSE) for f in cause.on_host(taken)]
+        return [
+            (f.cause, f.severity) for cause in (catalogue.load()["ib-config"], catalogue.load()["container-capability"]) for f in cause.on_host(taken)
+        ]
 
     docker = {"/.dockerenv": ""}
     assert told(docker | bus, TWO) == [("container-capability", "warning")]

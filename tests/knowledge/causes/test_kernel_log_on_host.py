@@ -4,9 +4,12 @@ import pytest
 from tests.tables import for_each
 
 from unhang.facts import snapshot, snapshot_file
-from unhang.knowledge.causes import framework_bug, host_oom_or_killed, ib_port_down, network_blocked, nic_hardware, p2p_broken, process_stuck
+from unhang.knowledge import catalogue
 
-CAUSES = tuple(m.CAUSE for m in (framework_bug, host_oom_or_killed, ib_port_down, network_blocked, nic_hardware, p2p_broken, process_stuck))
+CAUSES = tuple(
+    catalogue.load()[id]
+    for id in ("framework-bug", "host-oom-or-killed", "ib-port-down", "network-blocked", "nic-hardware", "p2p-broken", "process-stuck")
+)
 UPTIME_S = 1_000_000
 AGO = {"now": 300, "hours": 4 * 3600, "days": 3 * 86400}
 BASE = {

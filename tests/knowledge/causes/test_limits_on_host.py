@@ -6,7 +6,9 @@ from unhang.facts import container
 from unhang.facts.limits import Group, Limit, Limits
 from unhang.facts.numa import Device, Numa
 from unhang.facts.snapshot import Part, Snapshot
-from unhang.knowledge.causes.limits import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["limits"]
 
 FREE = Limit(soft=None, hard=None)
 # A login shell on a laptop, as most distributions make it.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.loader_worker_died import CAUSE
 from unhang.logs import Needles, match, read
+
+CAUSE = catalogue.load()["loader-worker-died"]
 
 GONE = """\
 [rank1]: Traceback (most recent call last):

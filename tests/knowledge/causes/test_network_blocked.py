@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.network_blocked import CAUSE
 from unhang.logs import Hit, match
+
+CAUSE = catalogue.load()["network-blocked"]
 
 C10D = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:{}]:29500 (errno: 110 - Connection timed out)."
 NCCL = "node5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to {}<56849> returned 113(No route to host) errno 115"

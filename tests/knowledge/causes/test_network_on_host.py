@@ -9,9 +9,9 @@ from tests.tables import for_each
 
 from unhang.facts import snapshot, snapshot_file
 from unhang.facts.host import Ran
-from unhang.knowledge.causes import dns_resolution, interface_selection, network_blocked, network_mtu, port_in_use
+from unhang.knowledge import catalogue
 
-CAUSES = tuple(m.CAUSE for m in (interface_selection, network_mtu, network_blocked, dns_resolution, port_in_use))
+CAUSES = tuple(catalogue.load()[id] for id in ("interface-selection", "network-mtu", "network-blocked", "dns-resolution", "port-in-use"))
 TWO = {"NNODES": "2"}
 ROUTES = (
     "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
@@ -102,10 +102,10 @@ def test_a_bridge_is_taken_first(machine):
     bridge_first = {"lo": ("127.0.0.1/8",), "br-0123456789ab": ("172.18.0.1/16",)}
     host = machine(SANE | {"/proc/net/route": ROUTES} | files)
     host.interfaces = bridge_first | {"eth0": ("10.0.0.7/24",)}
-    (one,) = interface_selection.CAUSE.on_host(snapshot.take(host, only=["network"]))
+    (one,) = catalogue.load()["interface-selection"].on_host(snapshot.take(host, only=["network"]))
     assert (one.severity, one.says) == ("warning", "NCCL meets the other ranks over br-0123456789ab (172.18.0.1/16), which no other host can reach")
     host.environ = TWO
-    (one,) = interface_selection.CAUSE.on_host(snapshot.take(host, only=["network"]))
+    (one,) = catalogue.load()["interface-selection"].on_host(snapshot.take(host, only=["network"]))
     assert one.severity == "error"
 
 
@@ -128,11 +128,11 @@ def test_only_the_loopback_for_several_hosts(machine):
 def test_a_vpn_is_taken(machine):
     host = machine(SANE | {"/proc/net/route": ROUTES} | nic("tun0", type="65534", tun_flags="1"))
     host.interfaces = {"lo": ("127.0.0.1/8",), "tun0": ("10.8.0.2/24",), "eth0": ("10.0.0.7/24",)}
-    (one,) = interface_selection.CAUSE.on_host(snapshot.take(host, only=["network"]))
+    (one,) = catalogue.load()["interface-selection"].on_host(snapshot.take(host, only=["network"]))
     assert (one.severity, one.remedies[0].command) == ("warning", "export NCCL_SOCKET_IFNAME=eth0")
     host.lay("/proc/net/ipv6_route", "")
     host.path("/proc/net/route").write_text(ROUTES.replace("eth0", "tun0"))
-    assert list(interface_selection.CAUSE.on_host(snapshot.take(host, only=["network"]))) == []
+    assert list(catalogue.load()["interface-selection"].on_host(snapshot.take(host, only=["network"]))) == []
 
 
 def test_a_slow_link(machine):
@@ -141,7 +141,7 @@ def test_a_slow_link(machine):
     # Virtual ones say what they like: in a container this is 10 Gb/s or 10 Mb/s of nothing.
     host = machine(nic("lo", state="unknown", type="772") | nic("eth0", speed="10", duplex="half") | {"/proc/net/route": ROUTES})
     host.interfaces = {"lo": ("127.0.0.1/8",), "eth0": ("10.0.0.7/24",)}
-    assert list(interface_selection.CAUSE.on_host(snapshot.take(host, only=["network"]))) == []
+    assert list(catalogue.load()["interface-selection"].on_host(snapshot.take(host, only=["network"]))) == []
 
 
 def test_mtu_of_a_bond_and_of_an_overlay(machine):
@@ -195,7 +195,7 @@ def test_dockers_other_settings_stay(tmp_path, before, after):
     if before is not None:
         file.parent.mkdir()
         file.write_text(before)
-    command = next(r.command for r in network_mtu.CAUSE.remedies if r.id == "docker-mtu").replace("/etc/docker", str(file.parent))
+    command = next(r.command for r in catalogue.load()["network-mtu"].remedies if r.id == "docker-mtu").replace("/etc/docker", str(file.parent))
     ran = subprocess.run(f'sudo() {{ [ $1 = systemctl ] || "$@"; }}; {command}', shell=True, check=False, capture_output=True)
     assert (ran.returncode == 0) == (after is not None), ran.stderr
     if after is None:
@@ -262,7 +262,7 @@ def test_a_master_that_does_not_resolve(machine):
         return ("10.0.0.7",)
 
     host.resolve = resolve
-    (one,) = dns_resolution.CAUSE.on_host(snapshot.take(host, only=["names", "network"]))
+    (one,) = catalogue.load()["dns-resolution"].on_host(snapshot.take(host, only=["names", "network"]))
     assert (one.severity, one.says) == ("error", "MASTER_ADDR=gone does not resolve: Name or service not known")
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.p2p_broken import CAUSE
 from unhang.logs import match
 from unhang.logs.log_facts import At, Init, NcclSaid, Timeout
+
+CAUSE = catalogue.load()["p2p-broken"]
 
 
 def at(text: str, rank: int | None = None) -> At:
@@ -31,14 +32,6 @@ HUNG = LogView(
 def found(view: LogView):
     assert CAUSE.in_logs is not None
     return CAUSE.in_logs(view)
-
-
-def test_a_first_collective_that_nobody_left_is_possible():
-    finding = found(HUNG)
-    assert finding.standing == "possible"
-    assert finding.ranks == (0, 1)
-    assert "P2P/CUMEM" in finding.says
-    assert finding.evidence[1].text.endswith("via P2P/CUMEM")
 
 
 def test_a_rank_that_never_came_is_another_cause():

@@ -4,7 +4,9 @@ import pytest
 
 from unhang.facts.kernel_log import Event, KernelLog
 from unhang.facts.snapshot import Part, Snapshot
-from unhang.knowledge.causes.process_stuck import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["process-stuck"]
 
 TEXT = "INFO: task python:811 blocked for more than 120 seconds."
 

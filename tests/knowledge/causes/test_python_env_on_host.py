@@ -7,7 +7,7 @@ import pytest
 
 from unhang.facts import snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.causes import env_relocation, launcher_wrong_env, version_mismatch
+from unhang.knowledge import catalogue
 
 PYTHON = sys.executable
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -44,7 +44,7 @@ def judge(monkeypatch):
     def found(*directories, **environ):
         host = Host(environ={"PATH": ":".join(str(d) for d in (*directories, "/usr/bin", "/bin"))} | {k: str(v) for k, v in environ.items()})
         seen = snapshot.take(host, only=["python_env"])
-        return [f for c in (env_relocation, launcher_wrong_env, version_mismatch) for f in c.CAUSE.on_host(seen)]
+        return [f for c in ("env-relocation", "launcher-wrong-env", "version-mismatch") for f in catalogue.load()[c].on_host(seen)]
 
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     return found

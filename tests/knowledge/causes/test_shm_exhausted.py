@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.shm_exhausted import CAUSE
 from unhang.logs import match
 from unhang.model import Finding
+
+CAUSE = catalogue.load()["shm-exhausted"]
 
 
 def found(text: str) -> Finding | None:

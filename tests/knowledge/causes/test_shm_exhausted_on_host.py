@@ -2,7 +2,9 @@ import pytest
 
 from unhang.facts import snapshot
 from unhang.facts.host import Space
-from unhang.knowledge.causes.shm_exhausted import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["shm-exhausted"]
 
 MIB = 1024 * 1024
 FIRST_NAMESPACE = {"/proc/self/ns/pid": "-> pid:[4026531836]"} | {

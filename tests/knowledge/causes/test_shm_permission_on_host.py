@@ -6,7 +6,9 @@ from unhang.facts import snapshot
 from unhang.facts.host import Space
 from unhang.facts.shm import SUBJECT
 from unhang.facts.snapshot import Part, Snapshot
-from unhang.knowledge.causes.shm_permission import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["shm-permission"]
 
 GIB = 1 << 30
 

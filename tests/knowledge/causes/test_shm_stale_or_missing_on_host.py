@@ -4,7 +4,9 @@ import pytest
 
 from unhang.facts import snapshot
 from unhang.facts.host import Space
-from unhang.knowledge.causes.shm_stale_or_missing import CAUSE
+from unhang.knowledge import catalogue
+
+CAUSE = catalogue.load()["shm-stale-or-missing"]
 
 MIB = 1024 * 1024
 NOW_S = 1_800_000_000.0

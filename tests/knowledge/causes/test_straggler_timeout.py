@@ -52,25 +52,9 @@ def test_all_ranks_that_timed_out_came(logs):
     assert judge(logs.view(timeouts=(logs.timeout(0, 3), logs.timeout(1, 3)), work=(work,), world_size=2)) is None
 
 
-def test_a_wait_for_the_one_that_goes_first(logs):
-    back = logs.raised("RuntimeError", "Socket Timeout", line=7, names=("main", "main_process_first", "barrier"))
-    found = judge(logs.view(hits=logs.lines("RuntimeError: Socket Timeout", start=10), tracebacks=(back,)))
-    assert found.standing == "likely" and "gave up in main_process_first()" in found.says and found.where is not None
-
-
 def test_other_exceptions_in_that_place_are_none(logs):
     back = logs.raised("KeyError", "x", line=50, names=("main", "main_process_first"))
     assert judge(logs.view(hits=logs.lines("RuntimeError: Socket Timeout", start=10), tracebacks=(back,))) is None
-
-
-@pytest.mark.parametrize(("joined", "possible"), [(1, False), (6, True), (8, False), (16, False)])
-def test_most_ranks_came_to_the_first_meeting(logs, joined, possible):
-    text = (
-        "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 "
-        f"(world_size=8, worker_count={joined}, timeout=0:30:00)"
-    )
-    found = judge(logs.view(hits=logs.lines(text)))
-    assert (found.standing if found else None) == ("possible" if possible else None)
 
 
 def test_ranks_that_were_left_at_a_monitored_barrier_waited(logs):

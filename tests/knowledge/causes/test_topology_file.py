@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.topology_file import CAUSE
 from unhang.logs import match
 from unhang.logs.log_facts import At, NcclSaid
+
+CAUSE = catalogue.load()["topology-file"]
 
 ATTRIBUTE = "node7:4711:4788 [0] graph/xml.h:77 NCCL WARN Attribute arch of node cpu not found"
 
@@ -19,13 +21,6 @@ def found(*lines: str, settings: tuple[str, ...] = ()):
 
 def test_a_missing_attribute_is_only_likely_without_a_file():
     assert found(ATTRIBUTE).standing == "likely"
-
-
-def test_a_missing_attribute_with_a_file_is_established_and_the_file_named():
-    finding = found(ATTRIBUTE, settings=("NCCL_TOPO_FILE=/opt/topo/p5.xml", "NCCL_DEBUG=INFO"))
-    assert finding.standing == "established"
-    assert finding.says.endswith("it was told to read NCCL_TOPO_FILE=/opt/topo/p5.xml")
-    assert finding.says.count("rank 2: ") == 1
 
 
 def test_a_path_that_the_line_names_is_not_said_twice():

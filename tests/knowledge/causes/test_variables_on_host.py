@@ -4,7 +4,7 @@ import pytest
 from tests.tables import for_each
 
 from unhang.facts import snapshot, variables
-from unhang.knowledge.causes import config_error, ineffective_setting, interface_selection
+from unhang.knowledge import catalogue
 from unhang.variables import examine
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -15,7 +15,7 @@ LIBRARIES = {
 
 def found(machine, environ, cause, files=None):
     host = machine(LIBRARIES | (files or {}), environ={"VIRTUAL_ENV": "/opt/venv", **environ})
-    return list(cause.CAUSE.on_host(snapshot.take(host, only=["variables"])))
+    return list(catalogue.load()[cause].on_host(snapshot.take(host, only=["variables"])))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def found(machine, environ, cause, files=None):
     ],
 )
 def test_settings_without_effect(machine, environ, severity, remedy):
-    (one,) = found(machine, environ, ineffective_setting)
+    (one,) = found(machine, environ, "ineffective-setting")
     assert (one.severity, one.area, one.remedies[0].id) == (severity, "variables", remedy)
     name = next(n for n in reversed(environ))
     assert (
@@ -58,7 +58,7 @@ def test_settings_without_effect(machine, environ, severity, remedy):
     ],
 )
 def test_settings_that_are_wrong(machine, environ, severity):
-    (one,) = found(machine, environ, config_error)
+    (one,) = found(machine, environ, "config-error")
     assert (one.severity, one.area) == (severity, "variables")
     assert one.remedies[0].command.startswith("unset ")
 
@@ -92,19 +92,19 @@ def test_settings_that_are_wrong(machine, environ, severity):
     ],
 )
 def test_machines_in_order(machine, environ):
-    assert found(machine, environ, ineffective_setting) == [] == found(machine, environ, config_error)
+    assert found(machine, environ, "ineffective-setting") == [] == found(machine, environ, "config-error")
 
 
 def test_contradictions_beside_what_a_value_does(machine):
-    seen = [f.severity for f in found(machine, {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, config_error)]
+    seen = [f.severity for f in found(machine, {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, "config-error")]
     assert sorted(seen) == ["error", "warning"]
 
 
 @pytest.mark.parametrize("name", ["NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
 def test_old_names_are_told_and_not_called_ineffective(machine, name):
-    (one,) = found(machine, {name: "1"}, ineffective_setting)
+    (one,) = found(machine, {name: "1"}, "ineffective-setting")
     assert one.severity == "warning" and one.says.startswith(f"{name}=1: the old name of TORCH_") and "no effect" not in one.says
-    assert found(machine, {name: "1"}, config_error) == []
+    assert found(machine, {name: "1"}, "config-error") == []
 
 
 # flags and state of the kernel.
@@ -122,10 +122,10 @@ OFF = {"/sys/class/net/off/flags": "0x1002", "/sys/class/net/off/operstate": "do
 def test_what_the_host_has_not_is_told_once(machine, name, value, words, area):
     host = machine(LIBRARIES | OFF, environ={"VIRTUAL_ENV": "/opt/venv", name: value})
     host.interfaces = {"lo": ("127.0.0.1/8",), "off": ("10.0.0.7/24",)}
-    (one,) = config_error.CAUSE.on_host(snapshot.take(host, only=["variables"]))
+    (one,) = catalogue.load()["config-error"].on_host(snapshot.take(host, only=["variables"]))
     assert words in one.says
     both = snapshot.take(host, only=["variables", area])
-    told = [f for cause in (config_error, interface_selection) for f in cause.CAUSE.on_host(both) if value in f.says]
+    told = [f for cause in ("config-error", "interface-selection") for f in catalogue.load()[cause].on_host(both) if value in f.says]
     assert len(told) == 1
 
 
@@ -144,18 +144,18 @@ def test_doctor_finds_fault_with_what_vars_does(machine, environ):
     host = machine(LIBRARIES | OFF, environ={"VIRTUAL_ENV": "/opt/venv", **environ})
     seen = snapshot.take(host, only=["variables"])
     judged = examine.of_environment(seen.get(variables.SUBJECT), examine.nothing_to_scan)
-    findings = [f for cause in (config_error, ineffective_setting) for f in cause.CAUSE.on_host(seen)]
+    findings = [f for cause in ("config-error", "ineffective-setting") for f in catalogue.load()[cause].on_host(seen)]
     for one in judged:
         worst = {r.severity for r in one.remarks} - {"note"}
         assert {f.severity for f in findings if f.evidence[0].text.partition("=")[0] == one.name} - {"note"} == worst
 
 
 def test_what_may_be_misspelt_is_a_note(machine):
-    (one,) = found(machine, {"WOLRD_SIZE": "8"}, ineffective_setting)
+    (one,) = found(machine, {"WOLRD_SIZE": "8"}, "ineffective-setting")
     assert one.severity == "note" and one.says == "WOLRD_SIZE=8: a program of your own may read it; if WORLD_SIZE was meant, it is misspelt"
 
 
 def test_without_libraries_only_what_nothing_ever_read_is_named(machine):
     host = machine({}, environ={"NCCL_IB_DISABLE": "1", "TORCH_NCCL_SOMETHING": "1", "NCCL_TIMEOUT": "1"})
     seen = snapshot.take(host, only=["variables"])
-    assert [f.evidence[0].text for f in ineffective_setting.CAUSE.on_host(seen)] == ["NCCL_TIMEOUT=1"]
+    assert [f.evidence[0].text for f in catalogue.load()["ineffective-setting"].on_host(seen)] == ["NCCL_TIMEOUT=1"]

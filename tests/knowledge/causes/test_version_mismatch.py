@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.version_mismatch import CAUSE
 from unhang.logs import Hit, match
 from unhang.logs.log_facts import At, Init, NcclSaid
+
+CAUSE = catalogue.load()["version-mismatch"]
 
 NAMED = "node8:61:90 [0] init.cc:1203 NCCL WARN Mismatched NCCL version detected : rank 8 version 2708 rank 0 version 22105"
 GARBLED = "node8:61:90 [0] misc/socket.cc:441 NCCL WARN ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.wsl_limits import CAUSE
 from unhang.logs import Hit, match
 from unhang.model import Finding
+
+CAUSE = catalogue.load()["wsl-limits"]
 
 PLATFORM = "Python platform: Linux-5.15.153.1-microsoft-standard-WSL2-x86_64-with-glibc2.35"
 FAILED = "ncclUnhandledCudaError: unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+
+CAUSE = cause("arch-not-in-build")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """The error names no GPU; torch's warning at the first use of it does."""
     hits = view.hits_of(CAUSE.id)
     named = next((h for h in hits if "gpu" in h.groups), None)
@@ -21,23 +22,12 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(hits, view, Found("no-kernel", gpu=gpu, arch=arch))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries
 
-    seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host.snapshot)
-    if seen is None or not gpus:
-        return
-    torch = seen.torch
-    version = Evidence(source=f"{torch.path}/version.py", text=f"{torch.version}, cuda = {torch.cuda}")
-    if torch.cuda is None:
-        yield Found(
-            "wrong-build",
-            evidence=(version,),
-            torch=torch,
-            kind="was-built-for-rocm" if torch.hip else "is-a-build-without",
-            n=len(gpus),
-            gpu=gpus[0].name or "NVIDIA GPU",
-        )
+    torch, gpus = host.libraries.torch, libraries.usable_gpus(host.snapshot)
+    if gpus and torch.cuda is None:
+        yield Found("wrong-build", torch=torch, n=len(gpus), gpu=gpus[0].name or "NVIDIA GPU")
     lacking = {
         c: g
         for g in gpus
@@ -46,7 +36,6 @@ def _on_host(host: HostView) -> Iterable[Found]:
     for capability, card in lacking.items():
         yield Found(
             "no-code",
-            evidence=(version, Evidence(source=f"{torch.path}/lib/libtorch_python.so", text=" ".join(torch.architectures or ()))),
             torch=torch,
             gpu=card.name or "this-gpu",
             capability=capability,
@@ -67,6 +56,3 @@ def _runs(capability: str, architectures: Iterable[str]) -> bool:
         if runs:
             return True
     return False
-
-
-CAUSE = cause("arch-not-in-build", in_logs=_in_logs, on_host=_on_host)

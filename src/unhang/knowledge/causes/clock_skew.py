@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 # Slurm's credentials live for minutes, Kerberos tickets bear five, S3 fifteen; leases of a rendezvous are counted in seconds.
 _OFF_S = 1.0
@@ -13,7 +10,7 @@ _OFF_S = 1.0
 _NEVER_BEFORE_S = 1_704_067_200.0
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     import datetime
 
     seen = host.clock
@@ -21,9 +18,6 @@ def _on_host(host: HostView) -> Iterable[Found]:
         year = datetime.datetime.fromtimestamp(seen.now_s, datetime.timezone.utc).date().isoformat()
         yield Found("wrong-year", year=year)
     elif seen.offset_s is not None and abs(seen.offset_s) >= _OFF_S:
-        yield Found("off", abs=abs(seen.offset_s), how="ahead" if seen.offset_s > 0 else "behind", seen=seen)
+        yield Found("off", abs=abs(seen.offset_s), ahead=seen.offset_s > 0, seen=seen)
     elif seen.synchronised is False:
-        yield Found("unsynchronised", seen=seen, although="although-runs" if seen.keepers else "")
-
-
-CAUSE = cause("clock-skew", on_host=_on_host)
+        yield Found("unsynchronised", seen=seen)

@@ -5,7 +5,6 @@ Long because it is proven in three ways (by a program's words, by several ranks'
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from unhang.frames import other_line, place, user_frame
 from unhang.knowledge import fingerprints, text, unhang_errors, words
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
-from unhang.knowledge.judge import Found
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text, msg
-from unhang.knowledge.watchdogs import GaveUpIn, LaterTimeout, Parted, ahead, collective, parted, rank_0_apart, ranks_of, stood
+from unhang.knowledge.watchdogs import Parted, collective, parted, ranks_of
+from unhang.logs import Hit
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
@@ -27,8 +27,11 @@ from unhang.user_files import is_user_file
 if TYPE_CHECKING:
     from unhang.flight import Call, CollectiveWait, Mismatch, MismatchSide, Stall
     from unhang.flight.outcome import Kind
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+
+CAUSE = cause("collective-mismatch")
+_TRACE = CAUSE.signature("trace")
+_REFUSED = CAUSE.signature("refused")
+_DESYNC = CAUSE.signature("desync")
 
 # Which ranks issued what, and where.
 Issued = tuple[Sequence[int], Text, "str | None"]
@@ -38,7 +41,7 @@ _SELDOM_MET = 100
 _SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     if refused := [h for h in picture.hits_of(CAUSE.id) if h.signature == _REFUSED]:
         return _of_refused(refused, picture)
     if (crash := crash_of(picture, picture.hits_of(CAUSE.id))) is not None:
@@ -54,19 +57,10 @@ def _in_run(picture: IncidentView) -> Found | None:
     if found := fingerprints.sides(hits):
         places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
         return _of_sides(found, len(picture.ranks), places)
-    numbers = _named(hits)
-    speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
-    return Found(
-        "raised",
-        standing=_worth(hits),
-        ranks=numbers,
-        where=picture.where(speaker) if speaker is not None else None,
-        evidence=hits[:2],
-        at=text.at(picture, speaker) if speaker else "",
-    )
+    return CAUSE.of_hits(hits, standing=_worth(hits))
 
 
-def _of_crossing(picture: IncidentView, front: Stall) -> Found:
+def _of_crossing(picture: RunView, front: Stall) -> Found:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
     crossed, strayed = front.crossed, front.strayed
     waits = list({_place_of(w): w for r in (*strayed, *crossed) if (w := picture.waits.get(r)) is not None}.values())
@@ -100,7 +94,7 @@ def _place_of(wait: CollectiveWait) -> tuple[object, ...]:
     return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
 
 
-def _of_parting(picture: IncidentView, parting: Mismatch) -> Found:
+def _of_parting(picture: RunView, parting: Mismatch) -> Found:
     sides = parting.sides
     numbers = parting.odd or tuple(s.rank for s in sides)
     # The same line called with another root or reduction is a fault even where only two ranks are compared, and neither is in the majority.
@@ -138,12 +132,12 @@ def _of_parting(picture: IncidentView, parting: Mismatch) -> Found:
     )
 
 
-def _sized(picture: IncidentView, side: MismatchSide) -> Text:
+def _sized(picture: RunView, side: MismatchSide) -> Text:
     at = msg(" at {at}", at=picture.place(side.place)) if side.place is not None else NOTHING
     return msg("{what} (rank {rank}{at})", what=text.sized(side.says), rank=side.rank, at=at)
 
 
-def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str | None:
+def _where(picture: RunView, parting: Mismatch, shown: MismatchSide) -> str | None:
     """The line to look at; None where the ranks stand at several and nothing tells which was meant."""
     if parting.slipped is not None and (earlier := user_frame(parting.slipped[0].frames)) is not None:
         return picture.place(earlier)
@@ -152,25 +146,20 @@ def _where(picture: IncidentView, parting: Mismatch, shown: MismatchSide) -> str
     return picture.place(shown.place)
 
 
-def _slipped(picture: IncidentView, calls: tuple[Call, Call] | None) -> Text:
+def _slipped(picture: RunView, calls: tuple[Call, Call] | None) -> Text:
     lines = [user_frame(c.frames) for c in calls or ()]
     here, there = (picture.place(line) for line in lines if line is not None) if calls and all(lines) else ("", "")
     return text.THEN + text.slipped(calls[0].seq, here, there) if calls and here else NOTHING
 
 
-def _did(picture: IncidentView, parting: Mismatch, side: MismatchSide) -> list[Issued]:
+def _did(picture: RunView, parting: Mismatch, side: MismatchSide) -> list[Issued]:
     given = " ".join(word for word in side.says.split(" ") if "=" in word)
     call = (words.call(side.call) if side.call is not None else side.op) + (f" ({given})" if given else "")
     ranks = [s.rank for s in parting.sides if s.says == side.says]
-    return [(ranks, _what(call), picture.place(side.place) if side.place is not None else None)]
+    return [(ranks, words.worded_call(call), picture.place(side.place) if side.place is not None else None)]
 
 
-def _what(call: str) -> Text:
-    """ "all_reduce of [8] Float"."""
-    return words.worded_call(call)
-
-
-def _shown(picture: IncidentView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
+def _shown(picture: RunView, side: MismatchSide) -> tuple[MismatchSide, str, Text | str]:
     record = picture.rank(side.rank).record
     source = record.flight if side.call is not None else record.stacks
     return side, source or picture.incident_source, words.call(side.call) if side.call is not None else side.op
@@ -202,7 +191,7 @@ def _advised(differ: Sequence[str]) -> tuple[str, ...]:
     return (*dict.fromkeys(_ADVICE[what] for what in differ), *checked)
 
 
-def _of_crash(picture: IncidentView, crash: Crash) -> Found:
+def _of_crash(picture: RunView, crash: Crash) -> Found:
     each = msg("rank {n} at {at}")
     stood = [each.fill(n=n, at=picture.place(f)) for n, f in sorted(crash.lines.items(), key=lambda at: at[0] not in crash.odd)]
     # At another line it may be a call of its own; what differs does in any case.
@@ -234,7 +223,7 @@ def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mappi
     lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
 
     def did(side: fingerprints.Side) -> Issued:
-        return side.ranks, _what(side.fingerprint.says), next(iter(at[side.fingerprint.call]), None) if lines_differ else None
+        return side.ranks, words.worded_call(side.fingerprint.says), next(iter(at[side.fingerprint.call]), None) if lines_differ else None
 
     return Found(
         "fingerprints",
@@ -271,13 +260,13 @@ def _worth(hits: Sequence[Hit]) -> Standing:
     return "likely" if mine == theirs or (mine.startswith(theirs) and "TensorShape" in theirs) else "established"
 
 
-def _of_refused(hits: Sequence[Hit], seen: LogView | IncidentView) -> Found:
+def _of_refused(hits: Sequence[Hit], seen: LogView | RunView) -> Found:
     """unhang's own collectives ask what all want before anything is sent; the error names who differs."""
     odd = unhang_errors.numbers(hits[0].groups.get("odd"))
     return unhang_errors.found("refused", hits, seen, ranks=odd or unhang_errors.raisers(hits), said=hits[0].groups["sides"].strip(), odd=odd)
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if refused := [h for h in hits if h.signature == _REFUSED]:
         return _of_refused(refused, view)
@@ -291,43 +280,7 @@ def _in_logs(view: LogView) -> Found | Finding | None:
         return CAUSE.of_hits(desync, view, Found("desync", said=desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
-    if shifted := ahead(view):
-        return _of_ahead(shifted)
-    return CAUSE.of_hits(hits, view) or _of_stalled(view) or _of_places(view)
-
-
-def _of_stalled(view: LogView) -> Found | None:
-    """Horovod's own report: each of two ranks is missing where the other waits."""
-    missing: dict[frozenset[int], Hit] = {}
-    for h in view.hits_of("collective-timeout"):
-        if "tensor" in h.groups:
-            told = h.groups.get("ranks") or ("" if h.label is None else str(h.label))
-            missing.setdefault(frozenset(int(n) for n in re.findall(r"\d+", told)), h)
-    sides = [(ranks, h) for ranks, h in missing.items() if ranks]
-    # Several ranks that are each missing somewhere are late: only of two it is plain that each waits for the other.
-    if len(sides) != 2 or sides[0][0] & sides[1][0] or sides[0][1].groups["tensor"] == sides[1][1].groups["tensor"]:
-        return None
-    return Found("stalled", ranks=sorted(sides[0][0] | sides[1][0]), evidence=[h for _, h in sides], sides=sides)
-
-
-def _of_places(view: LogView) -> Found | None:
-    """Ranks that gave up in different calls at different lines. With groups beside the first one each may have waited for a third rank."""
-    where = stood(view)
-    if rank_0_apart(view) is not None:
-        return None
-    sides: dict[tuple[str, str, int], list[GaveUpIn]] = {}
-    for s in where:
-        sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
-    if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
-        return None
-    shown = list(sides.values())[:3]
-    return Found(
-        "different-calls",
-        standing="likely" if view.world_size == len(where) else "possible",
-        ranks=[s.rank for s in where],
-        evidence=[s[0].back for s in shown],
-        sides=[([t.rank for t in s], s[0].call, place(s[0].frame, "")) for s in shown],
-    )
+    return CAUSE.of_hits(hits, view)
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Found | None:
@@ -382,18 +335,6 @@ def _of_parted(found: Parted) -> Found:
     )
 
 
-def _of_ahead(found: LaterTimeout) -> Found:
-    return Found(
-        "ahead",
-        standing="likely" if found.back.group is not None else "possible",
-        ranks=ranks_of((found.back, found.front)),
-        evidence=(found.back.at, found.front.at),
-        found=found,
-        one=collective(found.front),
-        other=collective(found.back),
-    )
-
-
 def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
     found = CAUSE.of_hits(hits, view)
     if found is not None and hits[0].signature == SIZE_MISMATCH:
@@ -411,9 +352,3 @@ def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
         return next(iter(places), None) if agreed else None
     alone = [p for p, n in places.items() if n == 1]
     return alone[0] if len(alone) == 1 and len(places) == 2 and sum(places.values()) > 2 else None
-
-
-CAUSE = cause("collective-mismatch", in_run=_in_run, in_logs=_in_logs)
-_TRACE = CAUSE.signature("trace")
-_REFUSED = CAUSE.signature("refused")
-_DESYNC = CAUSE.signature("desync")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.text import msg
 from unhang.knowledge.watchdogs import behind, collective, first_of_each, ranks_of, silent
+from unhang.logs import Hit
+from unhang.logs.log_facts import Timeout
+from unhang.model import Finding
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from unhang.logs import Hit
-    from unhang.logs.log_facts import Timeout
-    from unhang.model import Finding
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("collective-timeout", signatures=other_libraries.SIGNATURES)
+GLOO_TIMEOUT = CAUSE.signature("gloo-timeout")
+BARRIER = CAUSE.signature("barrier")
+DESYNC = CAUSE.named("desync")
+NCCL2 = CAUSE.named("nccl2")
 
 
 _MISSING = lazily(r"(?m)^(\d{1,9})!?: \[")
@@ -43,11 +44,11 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None = None) -> Finding | None
     return CAUSE.of_hits(own, view, says=said, who=_WAITED if said in (None, _NOT_DONE) else msg("{who}: "))
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return _of_hits(picture.hits_of(CAUSE.id))
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
     hits = view.hits_of(CAUSE.id)
     waited = first_of_each(view)
@@ -67,10 +68,3 @@ def _in_logs(view: LogView) -> Found | Finding | None:
         missing=behind(view)[:4],
         silent=silent(view),
     )
-
-
-CAUSE = cause("collective-timeout", in_run=_in_run, in_logs=_in_logs, signatures=other_libraries.SIGNATURES)
-GLOO_TIMEOUT = CAUSE.signature("gloo-timeout")
-BARRIER = CAUSE.signature("barrier")
-DESYNC = CAUSE.named("desync")
-NCCL2 = CAUSE.named("nccl2")

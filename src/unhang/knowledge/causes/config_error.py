@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge import starting, words
+from unhang.knowledge import starting
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import STANDINGS, Command, cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.logs import Hit
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit, Traceback
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("config-error")
 
-# Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
-_CHECKS = lazily(
-    r"_*(?:verify|validate|check|parse|sanity_check|post_process)\w*_(?:args|arguments|config|configs|options)|(?:get|create|parse)_\w*(?:train_args|_config)|"
-    r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion"
-)
-_OPTIONS = lazily(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
 # Two words only of programs that have subcommands, and of scripts behind their interpreter: others may name themselves by a sentence.
 _PROGRAM_NAME = lazily(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamafactory-cli) )?[\w./+-]{1,160}")
-_REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = tuple(h for h in view.hits_of(CAUSE.id) if not _of_others(h, view))
     if not hits:
-        return _of_checks(view)
+        return None
     batch = next((h for h in hits if "world_size" in h.groups), None)
     if batch is None:
         best = min(hits, key=lambda h: STANDINGS.index(h.signature.standing))
@@ -67,7 +56,7 @@ def _of_others(hit: Hit, view: LogView) -> bool:
     return hit.signature in starting.SIGNATURES and (passed_over(view, hit) or starting.trained_behind(view, hit))
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     hits = picture.hits_of(CAUSE.id)
     # A rank that took a step, or raised, had been started: what its batch script missed was a helper.
     if picture.raised or any(r.record.step for r in picture.ranks):
@@ -75,30 +64,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
     return CAUSE.of_hits(hits)
 
 
-def _of_checks(view: LogView) -> Found | None:
-    """An exception out of a function that does nothing but check options: whatever it says, it is about them."""
-    known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
-    refused = [t for t in view.tracebacks if t.frames and (t.source, t.end) not in known and _refuses(t)]
-    if not refused:
-        return None
-    first = refused[0]
-    last = first.frames[-1]
-    return Found(
-        "refused",
-        ranks=refused,
-        evidence=(first, Evidence(source=first.source, line=first.line, text=words.frame(last))),
-        last=last,
-        said=first.text[:200] or first.type,
-    )
-
-
-def _refuses(back: Traceback) -> bool:
-    last = back.frames[-1]
-    checks = _CHECKS.fullmatch(last.name) is not None or (last.name == "__post_init__" and _OPTIONS.search(last.file) is not None)
-    return checks and back.type.rpartition(".")[2].endswith(_REFUSALS)
-
-
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     """Variables whose values no program takes, that contradict one another or the host, or that cost more than they give."""
     from unhang.variables.examine import nothing_to_scan, of_environment
 
@@ -126,8 +92,5 @@ def _on_host(host: HostView) -> Iterable[Found]:
                 one=one,
                 value=value,
                 said=said,
-                leads="programs-that-start-from" if said.kind == "effect" and said.severity == "warning" else "programs-that-start-from-2",
+                costly=said.kind == "effect" and said.severity == "warning",
             )
-
-
-CAUSE = cause("config-error", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

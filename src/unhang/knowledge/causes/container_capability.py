@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import container, infiniband
 
     seen = host.container
@@ -16,7 +13,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         return
     here = {d.path: d.usable for d in seen.devices}
     if seen.nvidia_gpus_on_bus and "/dev/nvidiactl" not in here:
-        yield Found("no-gpus", by=seen.kind, seen=seen)
+        yield Found("no-gpus", seen=seen)
     elif "/dev/nvidiactl" in here and "/dev/nvidia-uvm" not in here:
         yield Found("no-uvm", here=[p for p in here if p.startswith("/dev/nvidia")])
     refused = [path for path, usable in here.items() if path.startswith("/dev/nvidia") and not path.startswith("/dev/nvidia-caps/") and not usable]
@@ -26,14 +23,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     if given and given != "all" and "/dev/nvidiactl" in here and "compute" not in given.split(","):
         yield Found("no-compute", given=given)
     if container.lacks_verbs(host.snapshot):
-        adapters = getattr(host, "infiniband", None)
+        adapters = host.get(infiniband.SUBJECT)
         # Only NCCL uses them, between hosts.
-        needed = seen.nvidia_gpus_on_bus and host.several and (adapters is None or infiniband.active(adapters))
-        yield Found(
-            "no-verbs",
-            severity="warning" if needed else "note",
-            seen=seen,
-        )
-
-
-CAUSE = cause("container-capability", on_host=_on_host)
+        needed = bool(seen.nvidia_gpus_on_bus and host.several and (adapters is None or infiniband.active(adapters)))
+        yield Found("no-verbs", needed=needed, seen=seen)

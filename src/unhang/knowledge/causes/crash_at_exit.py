@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
 from unhang.knowledge.causes.store_disconnect import AT_THE_END
-from unhang.knowledge.judge import Found
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.watchdogs import collective
+from unhang.logs import Hit
 from unhang.logs.alarms import DONE, FULL, LEAVING, SAVED
+from unhang.logs.log_facts import At
 from unhang.model import Standing
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.logs.log_facts import At
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("crash-at-exit")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     crashed = [r for r in picture.gone if r.ended is not None and r.ended.crashed_at_exit]
     if not crashed:
         return None
@@ -43,7 +41,7 @@ def _in_run(picture: IncidentView) -> Found | None:
 _CRASHES = (-6, -7, -8, -11)
 
 
-def _in_logs(view: LogView) -> Found | None:
+def in_logs(view: LogView) -> Answer:
     """The first of all failures stands behind lines that tell of the end of the training."""
     lost = [h for c in ("peer-lost", "store-disconnect", "collective-timeout") for h in view.hits_of(c) if not AT_THE_END.search(h.text)]
     ended = [e for e in view.exits if e.code in _CRASHES]
@@ -108,6 +106,3 @@ def _of_epochs(over: Sequence[Hit]) -> bool:
     bars = [h for h in over if h.signature == FULL]
     saved = [h.place for h in over if h.signature in SAVED]
     return any(a.groups["total"] == b.groups["total"] and any(a.place < s < b.place for s in saved) for a, b in pairwise(bars))
-
-
-CAUSE = cause("crash-at-exit", in_run=_in_run, in_logs=_in_logs)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.numa import Device, Node
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
-
-if TYPE_CHECKING:
-    from unhang.facts.numa import Device, Node
-
 
 _IN_CONTAINERS = ("docker", "podman", "kubernetes", "container", "apptainer", "lxc")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import numa
 
     seen = host.numa
@@ -24,43 +17,34 @@ def _on_host(host: HostView) -> Iterable[Found]:
     if len(seen.nodes) < 2 or len(seen.gpus) < 2 or seen.cumem_host_enable == "0":
         return
     nodes = {node.id: node for node in seen.nodes}
-    empty = {g.address: g for g in seen.gpus if g.node in nodes and _lacks(nodes[g.node])}
+    empty = {g.address: g for g in seen.gpus if g.node in nodes and 0 in (nodes[g.node].memory_bytes, nodes[g.node].cpu_count)}
     forbidden = [g for g in seen.gpus if g.address not in empty and g.node in nodes and g.node not in (seen.memory_allowed or nodes)]
     fine = len(seen.gpus) - len(empty) - len(forbidden)
-    in_container = host.kind in _IN_CONTAINERS
     if empty:
-        lacking = sorted({g.node for g in empty.values() if g.node is not None})
+        lacking = [nodes[n] for n in sorted({g.node for g in empty.values() if g.node is not None})]
+        memory, cpus = any(n.memory_bytes == 0 for n in lacking), any(n.cpu_count == 0 for n in lacking)
         yield Found(
             "lacking-node",
             severity="error" if fine else "note",
             evidence=(
-                *(Evidence(source=f"/sys/devices/system/node/node{n}", text=_told(nodes[n])) for n in lacking[:2]),
+                *(Evidence(source=f"/sys/devices/system/node/node{n.id}", text=_told(n)) for n in lacking[:2]),
                 *(_at(gpu) for gpu in list(empty.values())[:2]),
             ),
             empty=empty,
             seen=seen,
-            lacking=lacking,
-            what=_lacked([nodes[n] for n in lacking]),
+            lacking=[n.id for n in lacking],
+            what="both" if memory and cpus else "memory" if memory else "cpus",
         )
     if forbidden and fine:
         allowed = numa.listed(seen.memory_allowed or ())
         yield Found(
             "forbidden-node",
-            remedies=("cumem-host-off", *(("cap-sys-nice",) if in_container else ()), "see-numa"),
+            remedies=("cumem-host-off", *(("cap-sys-nice",) if host.kind in _IN_CONTAINERS else ()), "see-numa"),
             evidence=(Evidence(source="/proc/self/status", text=f"Mems_allowed_list: {allowed}"), *(_at(gpu) for gpu in forbidden[:2])),
             forbidden=forbidden,
             seen=seen,
             allowed=allowed,
         )
-
-
-def _lacks(node: Node) -> bool:
-    return node.memory_bytes == 0 or node.cpu_count == 0
-
-
-def _lacked(nodes: Sequence[Node]) -> str:
-    memory, cpus = any(n.memory_bytes == 0 for n in nodes), any(n.cpu_count == 0 for n in nodes)
-    return "both" if memory and cpus else "memory" if memory else "cpus"
 
 
 def _told(node: Node) -> str:
@@ -71,6 +55,3 @@ def _told(node: Node) -> str:
 
 def _at(gpu: Device) -> Evidence:
     return Evidence(source=f"/sys/bus/pci/devices/{gpu.address}/numa_node", text=str(gpu.node))
-
-
-CAUSE = cause("cumem-host-numa", on_host=_on_host)

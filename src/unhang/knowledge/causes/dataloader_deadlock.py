@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import collective_waits, text, waits, words
 from unhang.knowledge.blocked_threads import held_back, line_in_data_set, workers_at_work
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("dataloader-deadlock")
 
 # Workers that the evidence names.
 _SHOWN = 3
 _FOR_WORKERS = ("loader-timeout", "start-method", "threads-in-workers")
 
 
-def _in_run(picture: IncidentView) -> Found | Finding | None:
+def in_run(picture: RunView) -> Answer:
     if picture.incident.kind == "straggler":
         return None
     found = [r for r, state in held_back(picture) if state == "loader"]
@@ -57,8 +53,5 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
     )
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or collective_waits.held(view, CAUSE, "loader", _FOR_WORKERS)
-
-
-CAUSE = cause("dataloader-deadlock", in_run=_in_run, in_logs=_in_logs)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import Text, msg
-from unhang.model import Finding, Severity
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs import Hit
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus
-    from unhang.logs import Hit
+
+CAUSE = cause("device-mapping")
 
 
 # A log that ends so soon behind a line of somebody who still asks Ray for more: nothing more came, as it seems.
 _LAST_LINES = 2
-# A barrier over NCCL is an all-reduce of one element, and here one of the first collectives.
-_FIRST_COLLECTIVES = 3
 # What the others raise when a collective does not end.
 _CONSEQUENCES = frozenset(("DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "SignalException"))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     real = [h for h in hits if "guessed" not in h.groups]
     if real:
@@ -56,17 +54,10 @@ def _hung_at_a_barrier(view: LogView) -> bool:
         return False
     if any(t.type.rpartition(".")[2] not in _CONSEQUENCES for t in view.tracebacks):
         return False
-    if view.timeouts:
-        calls = {(t.group, t.seq, t.op, t.numel_in) for t in view.timeouts}
-        barriers = all(
-            t.seq is not None and t.seq <= _FIRST_COLLECTIVES and (t.op == "BARRIER" or (t.op == "ALLREDUCE" and t.numel_in == 1))
-            for t in view.timeouts
-        )
-        return barriers and len(calls) == 1 and len({t.at.rank for t in view.timeouts}) > 1
-    return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
+    return not view.timeouts and len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     yield from _visible(seen)
@@ -80,29 +71,16 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("not-permitted", closed=closed[:4])
     # The device control group refuses what the file's own rights allow.
     if confined and seen.driver and seen.nvml_error in ("Unknown Error", "Insufficient Permissions"):
-        yield Found("lost-gpus", by=kind, seen=seen)
+        yield Found("lost-gpus", seen=seen)
 
 
-def _visible(seen: Gpus) -> Iterable[Found]:
+def _visible(seen: Gpus) -> Findings:
     """CUDA takes the GPUs of CUDA_VISIBLE_DEVICES up to the first that does not exist."""
     if seen.visible is None or seen.nvml_error is not None or not seen.gpus:
         return
-    number = len(seen.gpus)
-
-    def found(says: Text, leads_to: Text, severity: Severity) -> Found:
-        return Found(
-            "visible",
-            severity=severity,
-            remedies=("visible-before-start",) if severity != "note" else ("numbers-not-uuids",),
-            seen=seen,
-            says=says,
-            leads_to=leads_to,
-        )
-
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]
     if not named or named[0] in ("-1", "NoDevFiles"):
-        hides = msg("it hides all {number} GPUs", number=number)
-        yield found(hides, msg("a training started from here sees no GPU"), "warning")
+        yield Found("hides-all", seen=seen)
         return
     if any(n.startswith("MIG-") for n in named) or any(g.mig for g in seen.gpus):
         return
@@ -111,14 +89,9 @@ def _visible(seen: Gpus) -> Iterable[Found]:
         by_uuid = name.startswith("GPU-")
         if by_uuid and None in uuids:
             return
-        if (by_uuid and not any((u or "").startswith(name) for u in uuids)) or (name.isdecimal() and int(name) >= number) or name.startswith("-"):
-            says = msg("there is no GPU {name} among the {number} here; CUDA shows the {place} before it", name=name, number=number, place=place)
-            leads_to = msg("ranks that take a later one fail with 'invalid device ordinal'")
-            yield found(says, leads_to, "error")
+        beyond = name.startswith("-") or (name.isdecimal() and int(name) >= len(uuids))
+        if beyond or (by_uuid and not any((u or "").startswith(name) for u in uuids)):
+            yield Found("no-such-gpu", seen=seen, name=name, place=place)
             return
     if named[0].startswith("GPU-"):
-        named_so = msg("GPUs are named by UUID")
-        yield found(named_so, msg("frameworks that expect numbers there stop with a ValueError"), "note")
-
-
-CAUSE = cause("device-mapping", in_logs=_in_logs, on_host=_on_host)
+        yield Found("by-uuid", seen=seen)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _MIB = 1024 * 1024
 # Below the first nothing of a training fits; below the second a checkpoint may not.
@@ -13,34 +10,25 @@ _NO_ROOM = 256 * _MIB
 _LITTLE = 2048 * _MIB
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import storage
-    from unhang.text import size
 
-    seen = host.get(storage.SUBJECT)
     said: set[str | None] = set()
-    for place in seen.places if seen is not None else ():
+    for place in host.storage.places:
         if place.space is None or place.mount in said:
             continue
         free, total = place.space.free_bytes, place.space.total_bytes
-        text = f"{size(free)} of {size(total)} free, {place.space.free_inodes} of {place.space.inodes} inodes"
         inodes = place.space.inodes and place.space.free_inodes < 1000
         if not inodes and free >= _LITTLE:
             continue
         said.add(place.mount)
         yield Found(
-            "no-inodes",
+            "no-inodes" if inodes else "no-room",
             severity="error" if inodes or free < _NO_ROOM else "warning",
             remedies=("what-fills-it", *(("move-caches",) if "cache" in place.purpose or "temporary" in place.purpose else ("keep-fewer",))),
             place=place,
             purpose=storage.purpose(place.purpose),
             free=free,
             total=total,
-            what="inodes" if inodes else "room",
-            leads="despite-df" if inodes else "in-a-checkpoint",
             mount=place.mount or place.path,
-            text=text,
         )
-
-
-CAUSE = cause("disk-full", on_host=_on_host)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs import Hit
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.names import Names
-    from unhang.logs import Hit
+
+CAUSE = cause("dns-resolution")
+_IPV6 = CAUSE.signature("ipv6")
+_LOOPBACK_FALLBACK = CAUSE.signature("loopback-fallback")
+_HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
 _NEVER_MET = ("gloo-connect", "network-blocked")
@@ -24,7 +29,7 @@ _NO_ANSWER = (
 _UNMET_ERRORS = ("DistNetworkError", "DistStoreError", "RendezvousConnectionError", "RendezvousTimeoutError", "TimeoutError")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     # One may be an accident of where the log was cut.
     last = tuple(h for h in hits if h.signature == _IPV6 and _ends_its_log(h, view))
@@ -73,23 +78,20 @@ _ENDED = ("launcher-teardown", "ended-by-scheduler", "host-oom-or-killed")
 _CONTAINERS = ("docker", "podman", "kubernetes", "container")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import network
 
     seen = host.names
-    several, kind = host.several, host.kind
-    net = getattr(host, "network", None)
+    net = host.get(network.SUBJECT)
     way = network.uplink(net) if net is not None else None
     real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
-    repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
     own, (told, shown) = seen.own.addresses, _own_trouble(seen)
     if told:
         lines = [h for h in seen.hosts_lines if seen.host_name in h.names]
         evidence = tuple(Evidence(source="/etc/hosts", line=h.line, text=f"{h.address} {' '.join(h.names)}") for h in lines[:2])
         yield Found(
             "own-name",
-            severity="warning" if several else "note",
-            remedies=repair,
+            remedies=("hosts-file" if host.kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address"),
             evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
             seen=seen,
             told=told,
@@ -97,7 +99,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             real=real,
             way=way.name if way is not None else "NAME",
         )
-    yield from _master(seen, several, kind)
+    yield from _master(seen, host.kind)
     slow = max((a for a in (seen.own, seen.master) if a is not None and a.took_s is not None), key=lambda a: a.took_s or 0, default=None)
     if slow is not None and slow.addresses is not None and (slow.took_s or 0) >= 1:
         yield Found("slow-lookup", slow=slow, servers=", ".join(seen.dns_servers) or "no nameserver")
@@ -116,13 +118,12 @@ def _own_trouble(seen: Names) -> tuple[str, Sequence[str]]:
     return "loopback" if job.is_loopback(usable[0]) else "", usable[:1]
 
 
-def _master(seen: Names, several: bool, kind: str) -> Iterable[Found]:
+def _master(seen: Names, kind: str) -> Findings:
     from unhang.facts import job, names
 
     master, here = seen.master, seen.own_addresses
     if master is None:
         return
-    late = master.error.startswith("no answer")
     if master.addresses is None:
         if master.error:
             yield Found(
@@ -130,11 +131,11 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[Found]:
                 remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
                 master=master,
                 error=names.error(master),
-                leads="not-reached" if not late else "waits",
+                late=master.error.startswith("no answer"),
             )
         return
     loopback = all(job.is_loopback(a) for a in master.addresses)
-    said = ", ".join(master.addresses[:3])
+    said = master.addresses[:3]
     # Kubernetes operators give the first pod MASTER_ADDR=localhost, and the others its name.
     if loopback and (seen.job.hosts or 1) > 1 and not seen.job.first:
         yield Found("master-is-loopback", master=master, said=said, seen=seen)
@@ -146,9 +147,3 @@ def _best(addresses: Sequence[str]) -> str:
     from unhang.facts import job
 
     return next((a for a in addresses if ":" not in a and not job.is_loopback(a)), addresses[0])
-
-
-CAUSE = cause("dns-resolution", in_logs=_in_logs, on_host=_on_host)
-_IPV6 = CAUSE.signature("ipv6")
-_LOOPBACK_FALLBACK = CAUSE.signature("loopback-fallback")
-_HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)

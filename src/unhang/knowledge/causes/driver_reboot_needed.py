@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import kernel_log
-
+def on_host(host: HostView) -> Findings:
     seen = host.gpu
     versions = {name: sorted({lib.version for lib in seen.libraries if lib.name == name}) for name in ("libnvidia-ml", "libcuda")}
     files = tuple(Evidence(source=lib.path, text=lib.version) for lib in seen.libraries[:4])
@@ -24,16 +19,11 @@ def _on_host(host: HostView) -> Iterable[Found]:
             evidence=(module, *files, *((Evidence(source="NVML", text=error),) if error else ())),
             module=seen.driver or "another",
             libraries=versions["libnvidia-ml"],
-            disk="disk" if versions["libnvidia-ml"] else "",
         )
     elif seen.driver is not None and versions["libcuda"] and seen.driver not in versions["libcuda"]:
         yield Found("other-libcuda", evidence=(module, *files), versions=versions["libcuda"], seen=seen)
     elif seen.driver is None and seen.libraries and seen.kernel_drivers and not any(seen.kernel_drivers.values()):
         yield Found("no-module", version=seen.libraries[0].version, each=seen.libraries[:4])
-    log = host.get(kernel_log.SUBJECT)
-    for e in log.events if log is not None and seen.nvml_error is None else ():
+    for e in host.events if seen.nvml_error is None else ():
         if e.kind == "driver-mismatch" and e.last_age_s is not None and e.last_age_s < 86400:
             yield Found("other-version", event=e)
-
-
-CAUSE = cause("driver-reboot-needed", on_host=_on_host)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.patterns import lazily
+
+CAUSE = cause("driver-too-old")
 
 # The oldest drivers for any minor release of a CUDA major version, from the release notes of the toolkit.
 _MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
@@ -16,7 +16,7 @@ _MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 _CONSUMER = lazily(r"GeForce|TITAN", re.IGNORECASE)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     found = next((h for h in hits if "found" in h.groups), None)
     if found is None:
@@ -34,11 +34,11 @@ def oldest_driver(cuda: str) -> str | None:
     return _MINIMUM.get((number(cuda) or (0,))[0])
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import gpu, libraries
+def on_host(host: HostView) -> Findings:
+    from unhang.facts import libraries
 
-    seen, gpus, usable = host.get(libraries.SUBJECT), host.get(gpu.SUBJECT), libraries.usable_gpus(host.snapshot)
-    if seen is None or gpus is None or not usable or seen.torch.cuda is None:
+    seen, gpus, usable = host.libraries, host.gpu, libraries.usable_gpus(host.snapshot)
+    if not usable or seen.torch.cuda is None:
         return
     driver = gpus.driver or gpus.nvml_driver
     wants = libraries.number(seen.torch.cuda)
@@ -46,15 +46,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
     # Jetson's drivers (35, 540 on Tegra) are counted otherwise.
     if driver is None or minimum is None or libraries.number(driver)[:1] < (100,):
         return
-    library = seen.copy("cuda")
-    forward = library is not None and "/compat" in library.path and libraries.number(library.version or "") > libraries.number(driver)
-    compat = library if forward else None
+    compat = seen.copy("cuda")
+    if compat is not None and not ("/compat" in compat.path and libraries.number(compat.version or "") > libraries.number(driver)):
+        compat = None
     if compat is not None and (card := next((g.name for g in usable if g.name and _CONSUMER.search(g.name)), None)):
-        yield Found("compat-first", driver=driver, compat=compat, card=card, version=compat.version or "")
+        yield Found("compat-first", driver=driver, compat=compat, card=card)
     serves = libraries.number(gpus.cuda) if gpus.cuda else ()
     old = serves[0] < wants[0] if serves else libraries.number(driver) < libraries.number(minimum)
     if old and compat is None:
-        yield Found("too-old", driver=driver, gpus=gpus, upto="which-serves-cuda-up" if gpus.cuda else "", seen=seen, minimum=minimum)
-
-
-CAUSE = cause("driver-too-old", in_logs=_in_logs, on_host=_on_host)
+        yield Found("too-old", driver=driver, gpus=gpus, seen=seen, minimum=minimum)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.patterns import lazily
+
+CAUSE = cause("duplicate-gpu")
 
 _RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 # What torch 2.15 pins, whose nccl2 takes the global rank modulo the number of GPUs where the script names no device (NCCLBootstrap.cpp).
 _OF_NCCL2 = (2, 30, 7)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Every rank names one pair; together they tell how many share how many GPUs."""
     hits = view.hits_of(CAUSE.id)
     pairs = {(int(h.groups["first"]), int(h.groups["second"]), h.groups["device"]) for h in hits if "device" in h.groups}
@@ -29,10 +28,6 @@ def _in_logs(view: LogView) -> Finding | None:
     numbers = {r for a, b, _ in pairs for r in (a, b)}
     hosts = {h.host for h in hits if h.host is not None}
     shown, more = [_bus_id(d) for d in devices[:4]], len(devices) - 4 if len(devices) > 4 else None
-    # One bus id seen from two machines that NCCL takes for one: it compares host name and boot id.
-    alike = [d for d in devices if len({h.host for h in hits if h.groups.get("device") == d and h.host is not None}) > 1]
-    if alike and len(hosts) > 1:
-        return CAUSE.of_hits(hits, view, Found("hosts-confused", on=sorted(hosts)[:4], numbers=numbers, n=len(devices), shown=shown, more=more))
     by = ""
     remedies = (*guess, "set-the-device", "one-rank-per-gpu")
     if len(devices) > 1 and len(hosts) < 2:
@@ -49,7 +44,7 @@ def _bus_id(device: str) -> str:
     return (f"{domain:04x}:" if domain else "") + f"{bus:02x}:{slot:02x}.{function:x}"
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     if seen.visible is None:
@@ -58,6 +53,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
     twice = sorted({n for n in named if named.count(n) > 1})
     if twice:
         yield Found("visible-twice", seen=seen, twice=twice, once=dict.fromkeys(named))
-
-
-CAUSE = cause("duplicate-gpu", in_logs=_in_logs, on_host=_on_host)

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-from unhang.knowledge.cause import Command, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, joined, msg
+from unhang.facts.python_env import LAUNCHERS, TRAINING, Environment, Script
+from unhang.knowledge.cause import Command, command
+from unhang.knowledge.judge import Findings, Found, HostView
 
-if TYPE_CHECKING:
-    from unhang.facts.python_env import Environment, Script
-
-_FAULTS = {
-    "gone": msg("an interpreter that is not there"),
-    "too-long": msg("a path that is longer than this kernel takes"),
-    "carriage-return": msg("an interpreter whose name ends in a carriage return"),
-}
+_FAULTS = ("gone", "too-long", "carriage-return")
 # What stands below these is not of one environment.
 _SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
-_TORCHRUN = "{python:program} -m torch.distributed.run ARGS train.py"
 # Part of a name that goes on.
 _NAME = "[:alnum:]._-"
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.python_env
     for env in seen.environments:
@@ -34,43 +26,20 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield from _scripts(env)
         yield from _leads(env)
     # Launchers on the PATH that cannot start and are not of the environment that was looked at.
-    from unhang.facts.python_env import LAUNCHERS
-
     inside = {(s.path.rpartition("/")[2], s.interpreter) for env in seen.environments for s in env.broken_scripts}
     for p in seen.programs:
         if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
             continue
-        yield Found("bad-launcher", by="torchrun" if p.name == "torchrun" else "", p=p, what=_FAULTS[p.fault], seen=seen)
+        yield Found("bad-launcher", p=p, seen=seen)
     if seen.python_home_wrong:
         yield Found("bad-python-home", seen=seen)
 
 
-def _interpreter(env: Environment) -> Iterable[Found]:
+def _interpreter(env: Environment) -> Findings:
     if env.python_gone:
-        says = (
-            msg("{python} leads to {python_target}, which is not there", python=env.python, python_target=env.python_target)
-            if env.python_target
-            else msg("there is no {python}", python=env.python)
-        )
-        leads_to = msg("nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages")
+        yield Found("no-interpreter", commands={"rebuild-here": _rebuild(env)}, env=env)
     elif env.left_behind:
-        says = msg(
-            "{prefix} holds packages for Python {old}, and its python is {new} now",
-            prefix=env.prefix,
-            old=", ".join(env.left_behind),
-            new=str(env.version),
-        )
-        leads_to = msg("Python starts and finds none of them: No module named 'torch'")
-    else:
-        return
-    yield Found(
-        "no-interpreter",
-        commands={"rebuild-here": _rebuild(env)},
-        says=says,
-        leads_to=leads_to,
-        env=env,
-        python_target=f"-> {env.python_target}" if env.python_target else "",
-    )
+        yield Found("other-python", commands={"rebuild-here": _rebuild(env)}, env=env)
 
 
 def _rebuild(env: Environment) -> Command | None:
@@ -98,49 +67,37 @@ def _rebuild(env: Environment) -> Command | None:
     )
 
 
-def _scripts(env: Environment) -> Iterable[Found]:
-    moved = msg("; its activate script names {recorded}", recorded=env.recorded) if env.recorded is not None else NOTHING
-    for fault, what in _FAULTS.items():
+def _scripts(env: Environment) -> Findings:
+    for fault in _FAULTS:
         broken = [s for s in env.broken_scripts if s.fault == fault]
         if broken:
-            begin = msg("{n} of {all} scripts in {prefix}/bin begin with {what}{moved}")
-            yield _of_scripts(
-                env,
-                broken,
-                begin.fill(n=len(broken), all=env.scripts, prefix=env.prefix, what=what, moved=moved if fault == "gone" else NOTHING),
-            )
+            yield _of_scripts("bad-first-lines", env, broken, what=fault, n=len(broken), moved=env.recorded if fault == "gone" else None)
     if env.foreign_scripts:
-        others = joined(sorted({s.prefix for s in env.foreign_scripts if s.prefix}), msg(" and ", "env_relocation"))
-        run = msg("{names} in {prefix}/bin {run} the Python of {others}{moved}")
-        verb = "runs" if len(env.foreign_scripts) == 1 else "run"
-        yield _of_scripts(
-            env, env.foreign_scripts, run.fill(names=_names(env.foreign_scripts), prefix=env.prefix, run=verb, others=others, moved=moved)
-        )
+        others = sorted({s.prefix for s in env.foreign_scripts if s.prefix})
+        names = [s.path.rpartition("/")[2] for s in env.foreign_scripts]
+        yield _of_scripts("foreign-python", env, env.foreign_scripts, names=names, others=others, moved=env.recorded)
     elif env.recorded is not None and not env.broken_scripts:
-        rewrite = _rewrite(env.recorded, env.prefix)
-        yield Found(
-            "moved",
-            remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ())),
-            commands={"rebuild-here": _rebuild(env)} | ({"rewrite-the-paths": rewrite} if rewrite else {}),
-            env=env,
-        )
+        yield Found("moved", env=env, **_repaired(env, env.recorded))
 
 
-def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> Found:
-    from unhang.facts.python_env import LAUNCHERS
-
-    scripts = tuple(scripts)
+def _of_scripts(key: str, env: Environment, scripts: Sequence[Script], **values: Any) -> Found:
+    launchers_first = sorted(scripts, key=lambda s: s.path.rpartition("/")[2] not in LAUNCHERS)
     old = env.recorded or Counter(s.interpreter.rpartition("/bin/")[0] for s in scripts).most_common(1)[0][0]
-    rewrite = _rewrite(old, env.prefix)
-    commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": command(_TORCHRUN, python=env.python)}
     return Found(
-        "bad-first-lines",
-        severity="error" if any(s.path.rpartition("/")[2] in LAUNCHERS for s in scripts) else "warning",
-        remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ()), "through-the-interpreter"),
-        commands=commands | ({"rewrite-the-paths": rewrite} if rewrite else {}),
-        says=says,
-        each=_launchers_first(scripts)[:3],
+        key,
+        severity="error" if launchers_first[0].path.rpartition("/")[2] in LAUNCHERS else "warning",
+        env=env,
+        each=launchers_first[:3],
+        **_repaired(env, old, "through-the-interpreter"),
+        **values,
     )
+
+
+def _repaired(env: Environment, old: str, *more: str) -> dict[str, Any]:
+    """What helps an environment that stood elsewhere; its paths are rewritten only where that hits nothing else."""
+    rewrite = _rewrite(old, env.prefix)
+    commands = {"rebuild-here": _rebuild(env)} | ({"rewrite-the-paths": rewrite} if rewrite else {})
+    return {"remedies": (*commands, *more), "commands": commands}
 
 
 def _rewrite(old: str, new: str) -> Command | None:
@@ -165,21 +122,9 @@ def _literal(path: str) -> str:
     return re.sub(r"[][{}()*+?^$|.\\]", r"\\\g<0>", path)
 
 
-def _launchers_first(scripts: Iterable[Script]) -> list[Script]:
-    from unhang.facts.python_env import LAUNCHERS
-
-    return sorted(scripts, key=lambda s: s.path.rpartition("/")[2] not in LAUNCHERS)
-
-
-def _names(scripts: Iterable[Script]) -> str:
-    return ", ".join(s.path.rpartition("/")[2] for s in scripts)
-
-
-def _leads(env: Environment) -> Iterable[Found]:
-    from unhang.facts.python_env import TRAINING
-
+def _leads(env: Environment) -> Findings:
     if env.editables_gone:
-        named = ", ".join(f"{e.name or e.file.rpartition('/')[2]} ({e.target})" for e in env.editables_gone[:4])
+        named = [f"{e.name or e.file.rpartition('/')[2]} ({e.target})" for e in env.editables_gone[:4]]
         yield Found(
             "editables-gone",
             severity="error" if any(e.name in TRAINING for e in env.editables_gone) else "warning",
@@ -194,6 +139,3 @@ def _leads(env: Environment) -> Iterable[Found]:
             gone=env.lines_gone,
             each=env.lines_gone[:3],
         )
-
-
-CAUSE = cause("env-relocation", on_host=_on_host)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import unhang_errors
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("evaluation-out-of-step")
 
 _OF_GROUP = lazily(
     r"(?:^|; )(?P<group>[^;]{1,400}?) (?:is|(?P<unsure>may be)) out of step: in this evaluation "
@@ -25,7 +22,7 @@ _SILENT = lazily(
 _COUNT = lazily(r"rank (?P<rank>\d+) (?P<count>\d+)")
 
 
-def _found(seen: LogView | IncidentView) -> Found | None:
+def in_logs(seen: LogView | RunView) -> Answer:
     hits = seen.hits_of(CAUSE.id)
     groups = list(_OF_GROUP.finditer(hits[0].groups["what"])) if hits else []
     if not groups:
@@ -49,4 +46,4 @@ def _found(seen: LogView | IncidentView) -> Found | None:
     )
 
 
-CAUSE = cause("evaluation-out-of-step", in_run=_found, in_logs=_found)
+in_run = in_logs

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.frames import inside
 from unhang.knowledge import text, words
 from unhang.knowledge.blocked_threads import polls_a_lock, standstill
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+from unhang.knowledge.judge import Answer, Found, RunView
 
 _BUILD = "torch/utils/cpp_extension"
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     if not standstill(picture):
         return None
     waiting = [r for r in picture.ranks if polls_a_lock(r)]
@@ -33,6 +27,3 @@ def _in_run(picture: IncidentView) -> Found | None:
         some=len(waiting) < len(picture.ranks),
         picture=picture,
     )
-
-
-CAUSE = cause("extension-build-lock", in_run=_in_run)

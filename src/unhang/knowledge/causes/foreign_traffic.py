@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView
+from unhang.logs import Hit
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
-from unhang.model import Finding
-
-if TYPE_CHECKING:
-    from unhang.logs import Hit
+CAUSE = cause("foreign-traffic")
 
 # What the first four bytes of other protocols give, where they are read as a length: "GET ", "POST", "HEAD", "HTTP", "OPTI", "SSH-", TLS hello.
 _PROTOCOLS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"HTTP": "HTTP", b"OPTI": "HTTP", b"PUT ": "HTTP", b"SSH-": "SSH", b"RTSP": "RTSP"}
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     for hit in hits:
         spoken = _protocol(hit)
@@ -31,6 +28,3 @@ def _protocol(hit: Hit) -> str | None:
         return None
     start = received.to_bytes(4, "little")
     return "TLS" if start[:2] == b"\x16\x03" else _PROTOCOLS.get(start)
-
-
-CAUSE = cause("foreign-traffic", in_logs=_in_logs)

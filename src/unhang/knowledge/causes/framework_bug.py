@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("framework-bug")
+_ABORTED = CAUSE.signature("aborted")
 
 _SIGSEGV = -11
 
@@ -23,12 +20,11 @@ _PYTHON = lazily(r"python|pt_|ray|torch|vllm|sglang|deepspeed|accelerate|nccl|cu
 _LIBRARY = lazily(r" in (?P<name>[\w.+-]{1,120}?)\[")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     """Python processes that crashed in native code. In a container they are those of the whole host."""
     from unhang.facts import kernel_log
 
-    log = host.get(kernel_log.SUBJECT)
-    crashed = [e for e in (log.events if log is not None else ()) if e.kind == "segfault" and _PYTHON.match(e.process or "")]
+    crashed = [e for e in host.events if e.kind == "segfault" and _PYTHON.match(e.process or "")]
     if not crashed:
         return
     last = crashed[-1]
@@ -39,15 +35,14 @@ def _on_host(host: HostView) -> Iterable[Found]:
         "native-crash",
         severity="warning" if ours and kernel_log.recent(last) else "note",
         library=library,
-        inside="in" if library else "",
         last=last,
         count=count,
-        more="crashes-since-the-machine" if count > 1 else "",
+        more=count > 1,
         each=crashed[-3:],
     )
 
 
-def _at_ddp(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     """The stack stands in what the signal handler wrote, which is no log. Over NCCL nobody has seen this."""
     crashed = [r for r in picture.gone if r.ended and r.ended.exitcode == _SIGSEGV and r.fatal is not None and "nccl" not in (r.record.backend or "")]
     crashed = [r for r in crashed if r.frames and r.frames[-1].name == "_ddp_init_helper"]
@@ -57,7 +52,7 @@ def _at_ddp(picture: IncidentView) -> Found | None:
     return Found("at-ddp", ranks=numbers, evidence=words.stack_evidence(picture, crashed[0]), picture=picture)
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """That a process was aborted without an exception says nothing where something was raised, or a peer was lost: Gloo's threads die of that too."""
     hits = view.hits_of(CAUSE.id)
     raised = any(not t.ignored and t.type.rpartition(".")[2] != "ChildFailedError" for t in view.tracebacks)
@@ -65,7 +60,3 @@ def _in_logs(view: LogView) -> Finding | None:
     if raised or spawned or view.hits_of("peer-lost"):
         hits = tuple(h for h in hits if h.signature != _ABORTED)
     return CAUSE.of_hits(hits, view)
-
-
-CAUSE = cause("framework-bug", in_run=_at_ddp, in_logs=_in_logs, on_host=_on_host)
-_ABORTED = CAUSE.signature("aborted")

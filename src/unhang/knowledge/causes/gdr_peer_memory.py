@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import infiniband
 
     seen = host.infiniband
@@ -17,10 +14,4 @@ def _on_host(host: HostView) -> Iterable[Found]:
     # GPUDirect RDMA is for data centre and professional GPUs.
     if all("GeForce" in model for model in seen.gpus):
         return
-    closed = "Open Kernel Module" not in (seen.gpu_driver or "")
-    yield Found(
-        "no-peer-memory", severity="warning" if host.several else "note", seen=seen, why="the-gpu-driver-is" if closed else "kernel-is-older-than"
-    )
-
-
-CAUSE = cause("gdr-peer-memory", on_host=_on_host)
+    yield Found("no-peer-memory", seen=seen, closed="Open Kernel Module" not in (seen.gpu_driver or ""))

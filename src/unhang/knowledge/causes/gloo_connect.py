@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Found, LogView
 from unhang.knowledge.text import msg
-from unhang.model import Finding
+from unhang.logs import Hit
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
+CAUSE = cause("gloo-connect")
 
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if not hits:
         return None
@@ -34,6 +32,3 @@ def _behind_an_end(hits: Sequence[Hit], view: LogView) -> bool:
     """torchrun says by default that ranks have ended, and nothing when it starts others; it has ended all of them by then."""
     places = {h.source: h.line for h in reversed(hits) if h.line is not None}
     return any(e.code != 0 and e.at.line is not None and e.at.line < places.get(e.at.source, 0) for e in view.exits)
-
-
-CAUSE = cause("gloo-connect", in_logs=_in_logs)

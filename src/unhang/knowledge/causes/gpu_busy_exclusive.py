@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     for mode in ("prohibited", "exclusive-process", "exclusive-thread"):
@@ -28,16 +25,4 @@ def _on_host(host: HostView) -> Iterable[Found]:
             )
         rest = [g for g in found if g not in busy or mode == "prohibited"]
         if rest:
-            closed = mode == "prohibited"
-            yield Found(
-                "closed",
-                severity="error" if closed else "note",
-                rest=rest,
-                mode=mode,
-                how="prohibited" if closed else "one-each",
-                leads="refuses-all" if closed else "refuses-second",
-                index=[g.index for g in rest],
-            )
-
-
-CAUSE = cause("gpu-busy-exclusive", on_host=_on_host)
+            yield Found("closed" if mode == "prohibited" else "one-process", rest=rest, mode=mode, index=[g.index for g in rest])

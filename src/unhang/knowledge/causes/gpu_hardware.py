@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from unhang import data
-from unhang.knowledge.cause import STANDINGS, Command, LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
-from unhang.model import Evidence, Finding, Severity
+from unhang.knowledge.cause import STANDINGS, Command, cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.knowledge.text import msg
+from unhang.logs import Hit
+from unhang.model import Evidence, Severity
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.nvml import Gpu
     from unhang.facts.pcie import Pcie
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+
+CAUSE = cause("gpu-hardware")
 
 # What an Xid means and which remedies fit stands in [finding.xid-*], after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the
 # application, 43 and 45 only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of
 # NVLink, whose fault may sit at either end of a link, and belong to nvlink-nvswitch-fabric.
-_MEMORY = ("reset-gpu", "check-memory", "take-it-out")
 _BUS = ("power-cycle", "check-the-bus", "take-it-out")
-_FIRMWARE = ("reset-gpu", "update-driver", "take-it-out")
 _XIDS: Mapping[int, Mapping[str, Any]] = {
     int(key[4:]): found for key, found in data.load()["causes"]["gpu-hardware"]["finding"].items() if key.startswith("xid-")
 }
-_WORN_OUT = ("take-it-out", "check-memory")
 _DAY_S = 86400
 # What holds clocks down and should not; the power cap is everyday life.
-_SLOWDOWNS: Mapping[str, Text] = MappingProxyType(
-    {
-        "heat": msg("the hardware sees it too hot"),
-        "heat-software": msg("the driver sees it too hot"),
-        "power-brake": msg("the power supply brakes"),
-        "hardware": msg("a hardware protection"),
-    }
-)
+_SLOWDOWNS = ("heat", "heat-software", "power-brake", "hardware")
 
 
-def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
+def in_logs(seen: LogView | RunView) -> Answer:
+    hits = seen.hits_of(CAUSE.id)
     ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
     decoded = next((h for h in ordered if _xid(h) is not None), None)
     if decoded is None or STANDINGS.index(decoded.signature.standing) > STANDINGS.index(ordered[0].signature.standing):
-        return CAUSE.of_hits(hits, view)
+        return CAUSE.of_hits(hits, seen)
     number = _xid(decoded)
     assert number is not None
     bus = decoded.groups.get("bus")
@@ -61,7 +52,10 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
         meaning=f"xid-{number}",
         others=sorted(others, key=lambda o: f"Xid {o[0]} on {o[1]}" if o[1] else f"Xid {o[0]}")[:4],
     )
-    return CAUSE.of_hits([decoded, *(h for h in ordered if h is not decoded)], view, found)
+    return CAUSE.of_hits([decoded, *(h for h in ordered if h is not decoded)], seen, found)
+
+
+in_run = in_logs
 
 
 def _xid(hit: Hit) -> int | None:
@@ -69,20 +63,12 @@ def _xid(hit: Hit) -> int | None:
     return int(found) if found.isdigit() and int(found) in _XIDS else None
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
-    return _of_hits(picture.hits_of(CAUSE.id), None)
+def on_host(host: HostView) -> Findings:
+    from unhang.facts import gpu, pcie
 
-
-def _in_logs(view: LogView) -> Finding | None:
-    return _of_hits(view.hits_of(CAUSE.id), view)
-
-
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import gpu, kernel_log, pcie
-
-    seen, bus, _log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    seen, bus = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT)
     gpus = seen.gpus if seen is not None else ()
-    said = [e for e in (host.events) if _fault(e) is not None]
+    said = [e for e in host.events if _fault(e) is not None]
     lost = {g.address for g in gpus if g.error}
     # A GPU that sleeps, or belongs to another driver, has reasons of its own to be silent.
     gone = {d.address for d in (bus.devices if bus is not None else ()) if d.kind == "gpu" and d.driver == "nvidia" and d.answers is False}
@@ -115,7 +101,7 @@ def _lines(events: Iterable[Event], address: str | None) -> tuple[Evidence, ...]
     return tuple(Evidence(source="kernel log", text=e.text) for e in events if e.device == address)[-2:]
 
 
-def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[Found]:
+def _lost(g: Gpu, said: Sequence[Event]) -> Findings:
     from unhang.facts import gpu
 
     reset = "reset" in (g.error or "") or "restart" in (g.error or "")
@@ -136,46 +122,21 @@ def _lacks_lanes(g: Gpu, gpus: Iterable[Gpu]) -> bool:
     return g.pcie_width < alike or 2 * g.pcie_width < g.pcie_width_max
 
 
-def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[Found]:
-
-    def found(severity: Severity, says: Text, leads_to: Text, remedies: tuple[str, ...], text: str) -> Found:
-        return Found("condition", severity=severity, remedies=remedies, commands=_reset(g.address), g=g, says=says, leads_to=leads_to, text=text)
-
+def _condition(g: Gpu, *, lacks_lanes: bool) -> Findings:
     if g.recovery is not None and g.recovery != "none":
-        severe = "peer-to-peer" not in g.recovery
-        needs = msg("needs recovery: {recovery}", recovery=g.recovery)
-        leads = msg("work on it fails until that is done")
-        yield found("error" if severe else "warning", needs, leads, _FIRMWARE, f"recovery action: {g.recovery}")
+        yield Found("peer-recovery" if "peer-to-peer" in g.recovery else "recovery", g=g)
     if g.remap_failed:
-        text = f"row remapping failure; remapped rows: {g.remapped_rows_uncorrected} uncorrectable, {g.remapped_rows_corrected} correctable"
-        failed = msg("could not replace a faulty row of its memory")
-        yield found("error", failed, msg("memory errors end the job again and again"), _WORN_OUT, text)
+        yield Found("row-failed", g=g)
     elif g.remap_pending or g.retirement_pending:
-        what = msg("row") if g.remap_pending else msg("page")
-        waits = msg("has a faulty {what} of memory whose replacement waits for a reset", what=what)
-        yield found("warning", waits, msg("another memory error ends the job"), _MEMORY, "pending")
+        yield Found("row-pending", g=g)
     elif g.ecc_volatile_uncorrected:
-        text = f"uncorrected volatile ECC errors: {g.ecc_volatile_uncorrected}; aggregate: {g.ecc_aggregate_uncorrected}"
-        met = msg(
-            "met {ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded",
-            ecc_volatile_uncorrected=g.ecc_volatile_uncorrected,
-        )
-        yield found("warning", met, msg("another one ends the job"), _MEMORY, text)
-    held = [_SLOWDOWNS[s] for s in g.slowdowns or () if s in _SLOWDOWNS]
+        yield Found("memory-errors", g=g)
+    held = [s for s in g.slowdowns or () if s in _SLOWDOWNS]
     if held:
-        at = msg(" at {temperature_c} °C", temperature_c=g.temperature_c) if g.temperature_c is not None else NOTHING
-        yield found(
-            "warning",
-            msg("is slowed down{at}: {why}", at=at, why=joined(held, COMMA)),
-            msg("every rank waits for the slowest GPU in each step"),
-            ("check-the-bus",),
-            f"slowdown reasons: {', '.join(g.slowdowns or ())}",
-        )
+        yield Found("slowed", g=g, held=held)
     # The speed falls while a GPU idles; the width does not.
     if lacks_lanes:
-        runs = msg("runs on {pcie_width} of {pcie_width_max} PCIe lanes", pcie_width=g.pcie_width, pcie_width_max=g.pcie_width_max)
-        leads = msg("copies to and from it take that much longer; a card that is not seated well may be lost next")
-        yield found("warning", runs, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
+        yield Found("few-lanes", g=g)
 
 
 def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> Found:
@@ -198,17 +159,15 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
         device=worst.device or msg("unknown"),
         worst=worst,
         meaning=f"xid-{number}",
-        what="xid" if worst.kind == "xid" else "note",
-        codes=joined(also, COMMA),
-        also="also" if also else "",
-        leads="it-is-over-where" if works else "work-on-this-gpu",
+        is_xid=worst.kind == "xid",
+        also=also,
+        works=works,
         each=ordered[:3],
     )
 
 
-def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
+def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Findings:
     """Fatal errors of PCIe between a GPU and the processor, as the kernel counts them since boot; before Linux 4.19 it only told of them."""
-    from unhang.facts import kernel_log
 
     if bus is None:
         return
@@ -217,13 +176,10 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[Found]:
     for d in bus.devices:
         told = fatal.get(d.address)
         if d.address in ways and not d.aer_fatal and told is not None:
-            yield Found("fatal-errors", severity="warning" if kernel_log.recent(told) else "note", d=d, told=told)
+            yield Found("fatal-errors", d=d, told=told)
         if d.address in ways and d.aer_fatal:
             yield Found("fatal-count", d=d)
 
 
 def _reset(address: str | None) -> Mapping[str, Command | None] | None:
     return {"reset-gpu": command("sudo nvidia-smi --gpu-reset -i {address:pci}", address=address)} if address else None
-
-
-CAUSE = cause("gpu-hardware", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import msg, same
-from unhang.model import Finding
 from unhang.patterns import lazily
+
+CAUSE = cause("gpu-newer-than-nccl")
 
 _KERNELS = lazily(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|invalid device function|no kernel image)")
 # The first release for GPUs of a compute capability, from NVIDIA's release notes; the largest that a GPU reaches counts.
 _FIRST = {(8, 0): (2, 8), (9, 0): (2, 15), (10, 0): (2, 25, 1), (12, 0): (2, 26, 2)}
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """A new GPU beside an old NCCL is no failure by itself: something has to have failed, and torch itself has to know the GPU."""
     own = view.hits_of(CAUSE.id)
     builds = view.hits_of("arch-not-in-build")
@@ -37,13 +36,13 @@ def _in_logs(view: LogView) -> Found | Finding | None:
     return CAUSE.of_hits([h for h in own if "capability" not in h.groups and (broken or "old" not in h.groups)], view)
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries
 
-    seen = host.get(libraries.SUBJECT)
-    nccl = seen.copy("nccl") if seen is not None else None
-    release = (nccl.version if nccl is not None else None) or (seen.torch.nccl_inside if seen is not None else None)
-    if seen is None or release is None:
+    seen = host.libraries
+    nccl = seen.copy("nccl")
+    release = (nccl.version if nccl is not None else None) or seen.torch.nccl_inside
+    if release is None:
         return
     gpus = libraries.usable_gpus(host.snapshot)
     told: set[str] = set()
@@ -61,6 +60,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
             first=".".join(map(str, first)),
             path=nccl.path if nccl is not None else seen.torch.path,
         )
-
-
-CAUSE = cause("gpu-newer-than-nccl", in_logs=_in_logs, on_host=_on_host)

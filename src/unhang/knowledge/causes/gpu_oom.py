@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from unhang.frames import user_frame
+from unhang.frames import Frame, user_frame
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
-from unhang.knowledge.cause import STANDINGS, LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import STANDINGS, cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.text import continued, msg
-from unhang.model import Evidence, Finding
+from unhang.logs import Hit, Traceback
+from unhang.model import Finding
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.frames import Frame
-    from unhang.logs import Hit, Traceback
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("gpu-oom")
 
 # As Trainer, Lightning, accelerate's examples and most loops of one's own call what evaluates; unhang.evaluate, too.
 _EVALUATES = lazily(r"(?:^|_)(?:eval|evaluat\w*|valid|validat\w*)(?:_|$)")
@@ -153,15 +150,14 @@ def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:
     return next((t.frames for t in backs if t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), ())
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     hits = picture.hits_of(CAUSE.id)
     first = next((r for r in picture.raised if any(h in hits for h in r.raised_hits)), None)
     frames = first.raised.frames if first is not None and first.raised is not None else ()
     found = _of_hits(hits, None, picture.tracebacks, frames)
     if found is None or first is None or first.number not in found.ranks:
         return found
-    known = {r.number for r in picture.ranks}
-    found = replace(found, hosts=found.hosts or words.hosts(picture, (n for n in found.ranks if n in known)))
+    found = replace(found, hosts=found.hosts or words.hosts(picture, [first.number]))
     if found.where is not None or (frame := user_frame(frames)) is None:
         return found
     at = picture.place(frame)
@@ -169,7 +165,7 @@ def _in_run(picture: IncidentView) -> Finding | None:
     return replace(continued(found, msg(", at {at}", at=at)), where=at, evidence=(*found.evidence, seen))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = [h for h in view.hits_of(CAUSE.id) if not surely_caught(view, h)]
     found = _of_hits(hits, view, view.tracebacks)
     if found is None or not all(went_on(view, h) for h in hits):
@@ -178,7 +174,7 @@ def _in_logs(view: LogView) -> Finding | None:
     return replace(continued(found, more), standing="possible")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.text import size
 
     for g in host.gpu.gpus:
@@ -190,25 +186,17 @@ def _on_host(host: HostView) -> Iterable[Found]:
         if not much and not computing:
             # A desktop, or what the driver keeps for itself.
             continue
-        who = ", ".join(f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in (g.processes or ())[:4])
+        listed = (g.processes or ())[:4]
+        told = [f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else "") for p in listed]
         yield Found(
             "in-use",
-            severity="warning" if much else "note",
-            evidence=tuple(
-                Evidence(source="NVML", text=f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else ""))
-                for p in (g.processes or ())[:4]
-            )
-            or (Evidence(source="NVML", text=f"{size(used)} of {size(total)} used, no process listed"),),
-            by="listed" if g.processes else "",
+            much=much,
             g=g,
             used=used,
             total=total,
-            who=who,
-            holders="by" if g.processes else "which-processes-have-it",
-            at="at" if g.utilization_percent else "",
-            leads="a-training-that-needs" if much else "the-gpu-is-shared",
+            listed=bool(listed),
+            who=[f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in listed],
+            at=g.utilization_percent or None,
             pids=[p.pid for p in g.processes or ()],
+            each=told or [f"{size(used)} of {size(total)} used, no process listed"],
         )
-
-
-CAUSE = cause("gpu-oom", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import unhang_errors
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
+from unhang.logs import Hit
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("guarded-call-timeout")
 
 _NOT_HEARD = lazily(r" ?Not heard from: rank (?P<ranks>.+?)\.(?=$| \d+ of \d+ chunks)")
 _ONE = lazily(r"(?P<rank>\d+)(?: \((?:at (?P<at>[^()]{1,400})|(?P<stopped>its process is stopped)[^()]{1,100})\))?(?:, |$)")
@@ -21,7 +17,7 @@ _OWN = lazily(r"\brank (?P<rank>\d+): \w*(?:Error|Exception|Interrupt|Exit)\b")
 _CHUNKS = lazily(r" \d+ of \d+ chunks were complete.*$")
 
 
-def _found(seen: LogView | IncidentView) -> Found | None:
+def in_logs(seen: LogView | RunView) -> Answer:
     hits = seen.hits_of(CAUSE.id)
     given_up = [h for h in hits if "says" in h.groups]
     without = [h for h in hits if "missing" in h.groups]
@@ -36,7 +32,7 @@ def _found(seen: LogView | IncidentView) -> Found | None:
     return unhang_errors.found("late", hits, seen, ranks=late, said=hits[0].groups)
 
 
-def _of_call(hits: list[Hit], seen: LogView | IncidentView) -> Found:
+def _of_call(hits: list[Hit], seen: LogView | RunView) -> Found:
     said = hits[0].groups
     not_heard = _NOT_HEARD.search(said["says"])
     each = list(_ONE.finditer(not_heard["ranks"])) if not_heard is not None else []
@@ -45,10 +41,6 @@ def _of_call(hits: list[Hit], seen: LogView | IncidentView) -> Found:
     places: list[tuple[str, int | str, str]] = [
         ("stood" if one["at"] else "stopped", one["rank"], one["at"]) for one in [one for one in each if one["at"] or one["stopped"]][:4]
     ]
-    if stood and not places:
-        later = _captured(seen, stood)
-        places = [("later", n, at) for n, at in list(later.items())[:4]]
-        stood |= later
     own = tuple(sorted({int(one["rank"]) for one in _OWN.finditer(why)}))
     found = unhang_errors.found(
         "given-up",
@@ -68,12 +60,4 @@ def _of_call(hits: list[Hit], seen: LogView | IncidentView) -> Found:
     return found
 
 
-def _captured(seen: LogView | IncidentView, ranks: Iterable[int]) -> dict[int, str]:
-    """Where those stood, as a capture after it tells, that could not say so themselves: they had not met the others yet."""
-    if isinstance(seen, LogView):
-        return {}
-    there = [r for r in seen.ranks if r.number in ranks and r.raised is None and r.captured and not r.only_last_seen]
-    return {r.number: at for r in there if (at := seen.where(r)) is not None}
-
-
-CAUSE = cause("guarded-call-timeout", in_run=_found, in_logs=_found)
+in_run = in_logs

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.i18n import msg
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
-
+from unhang.knowledge.judge import Answer, Found, RunView
 
 _CLOSED = msg("{host} closed the connection itself: unhang was killed there, or the host was shut down")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     lost = picture.incident.lost
     if not lost:
         return None
@@ -38,6 +31,3 @@ def _in_run(picture: IncidentView) -> Found | None:
         others="others" if picture.waits else "",
         waiting=text.waiting(picture),
     )
-
-
-CAUSE = cause("host-lost", in_run=_in_run)

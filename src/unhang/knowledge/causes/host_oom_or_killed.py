@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun_ranges, text, words
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.text import msg
+from unhang.logs import Hit
+from unhang.logs.log_facts import At
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
-    from unhang.facts.memory import Memory
-    from unhang.logs import Hit
-    from unhang.logs.log_facts import At
-    from unhang.records.incident_view import IncidentView, RankView
+    from unhang.records.incident_view import RankView
+
+CAUSE = cause("host-oom-or-killed")
 
 _SIGKILL = -9
 _SHELL = lazily(r"^Killed$|line \d+: +\S{1,20} Killed ")
@@ -35,52 +36,37 @@ _TINY_BYTES = 512 * 1024 * 1024
 _WITH_CUDA_BYTES = 4 * 1024**3
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import kernel_log, numa
-    from unhang.text import size
 
-    told = host.events
-    yield from _faulty_memory(told)
+    yield from _faulty_memory(host.events)
     seen = host.memory
     nodes = host.get(numa.SUBJECT)
-    gpus = len(nodes.gpus) if nodes is not None else 0
-    gib = max(64, 2 * (seen.cgroup_limit_bytes or 0) >> 30)
+    on_gpu = nodes is not None and bool(nodes.gpus)
     left = seen.left_bytes
-    if left is not None and left < (_WITH_CUDA_BYTES if gpus else 2 * _TINY_BYTES):
+    if left is not None and left < (_WITH_CUDA_BYTES if on_gpu else 2 * _TINY_BYTES):
         limited = seen.available_bytes is None or left < seen.available_bytes
         yield Found(
-            "little-left",
+            "little-left-of-limit" if limited else "little-left",
             severity="error" if left < _TINY_BYTES else "warning",
-            remedies=("more-memory", "less-memory") if limited else ("less-memory", "who-takes-it"),
-            evidence=_evidence(seen) if limited else (Evidence(source="/proc/meminfo", text=f"MemAvailable: {size(left)}"),),
-            by=host.kind,
-            gib=gib,
+            gib=max(64, 2 * (seen.cgroup_limit_bytes or 0) >> 30),
             left=left,
-            limit=seen.cgroup_limit_bytes or 0,
             seen=seen,
-            of="limit" if limited else "of-all",
-            who="rank-on-a-gpu" if gpus else "torch-alone",
+            on_gpu=on_gpu,
         )
-    in_group = seen.oom_kills if seen.cgroup is not None else None
-    if in_group or seen.host_oom_kills:
-        count = in_group or seen.host_oom_kills or 0
-        killed = [e for e in told if e.kind == "oom-kill"]
+    if seen.cgroup is not None and seen.oom_kills:
+        yield Found("group-has-killed", count=seen.oom_kills, seen=seen)
+    elif seen.host_oom_kills:
+        killed = [e for e in host.events if e.kind == "oom-kill"]
         # Of a whole machine it may be anybody's; in a container nobody's that is here.
         last = next((e for e in reversed(killed) if _OURS.search(e.process or "")), killed[-1] if killed else None)
         ours = host.kind in ("bare", "systemd") and last is not None and kernel_log.recent(last) and _OURS.search(last.process or "")
         yield Found(
             "has-killed",
-            severity="warning" if in_group or ours else "note",
-            evidence=(
-                Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),
-                *((Evidence(source="kernel log", text=last.text),) if last is not None and not in_group else ()),
-            ),
-            by="group" if in_group else "",
-            count=count,
+            severity="warning" if ours else "note",
+            evidence=(Evidence(source="kernel log", text=last.text),) if last is not None else (),
+            count=seen.host_oom_kills,
             last=last,
-            who="last" if last is not None else "",
-            what="in-this-group" if in_group else "on-this-machine",
-            seen=seen,
         )
     available, limit, committed = seen.available_bytes, seen.commit_limit_bytes, seen.committed_bytes
     if seen.overcommit == 2 and available is not None and limit is not None and committed is not None:
@@ -89,24 +75,14 @@ def _on_host(host: HostView) -> Iterable[Found]:
             yield Found("overcommit", promised=promised, available=available, limit=limit, committed=committed)
 
 
-def _faulty_memory(events: Iterable[Event]) -> Iterable[Found]:
+def _faulty_memory(events: Iterable[Event]) -> Findings:
     """What a machine tells of its last crash it tells while it starts: that is a note as soon as it has run for some hours."""
-    from unhang.facts import kernel_log
-
     faults = [e for e in events if e.kind == "memory"]
     for last in faults[-1:]:
-        yield Found("faulty-memory", severity="warning" if kernel_log.recent(last) else "note", last=last, each=faults[-3:])
+        yield Found("faulty-memory", last=last, each=faults[-3:])
 
 
-def _evidence(seen: Memory) -> tuple[Evidence, ...]:
-    from unhang.text import size
-
-    used, back = size(seen.cgroup_used_bytes or 0), size(seen.cgroup_reclaimable_bytes or 0)
-    text = f"limit {size(seen.cgroup_limit_bytes or 0)}, used {used}, of which {back} are cache that can be taken back"
-    return (Evidence(source=seen.cgroup or "cgroup", text=text),)
-
-
-def _in_run(picture: IncidentView) -> Found | Finding | None:
+def in_run(picture: RunView) -> Answer:
     reported = _reported(picture)
     killed = [
         r
@@ -116,27 +92,26 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
     ]
     if not killed:
         return _worker_killed(picture)
-    first, numbers = killed[0], [r.number for r in killed]
-    who, oom, evidence = _killer(picture, killed)
+    first = killed[0]
+    who, evidence = _killer(picture, killed)
     hits = [h for h in picture.hits_of(CAUSE.id) if h.source != picture.incident_source]
     return Found(
         "killed",
-        ranks=numbers,
-        evidence=(
-            *evidence,
-            *words.stack_evidence(picture, first, innermost=False),
-            *words.hit_evidence(hits, at_most=1),
-        ),
-        remedies=_MEMORY if oom else ("find-the-killer", "watch-memory"),
+        ranks=[r.number for r in killed],
+        evidence=(*evidence, *words.stack_evidence(picture, first, innermost=False), *hits[:1]),
+        remedies=_MEMORY if who != "nobody" else ("find-the-killer", "watch-memory"),
         where=text.last_seen(picture, first),
         at=text.at(picture, first),
         who=who,
+        somebody=picture.oom_kills_of_somebody[-1:],
+        unread=picture.kernel is None,
+        uncounted=picture.incident.oom_kills is None,
         picture=picture,
         first=first,
     )
 
 
-def _worker_killed(picture: IncidentView) -> Finding | None:
+def _worker_killed(picture: RunView) -> Finding | None:
     """A rank raises when a worker of its data loader was killed; the kernel log may tell by whom."""
     found = CAUSE.of_raised(picture)
     if found is None:
@@ -147,7 +122,7 @@ def _worker_killed(picture: IncidentView) -> Finding | None:
     return replace(found, evidence=(*found.evidence, *evidence), remedies=tuple(map(CAUSE.remedy, _MEMORY)) if told else found.remedies)
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
     hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view) and not ("llocator" in h.signature.needle and passed_over(view, h)))
     # A launcher kills what does not leave after its SIGTERM.
@@ -163,13 +138,12 @@ def _in_logs(view: LogView) -> Found | Finding | None:
         return srun_ranges.named(CAUSE.of_hits(srun_ranges.shortened(told), view), told[0], view)
     if not killed:
         return None
-    first = killed[0]
     return Found(
         "exit-code",
         ranks=[e.at for e in killed],
         evidence=[e.at for e in killed[:2]],
         hosts=[e.at for e in killed],
-        first=first,
+        first=killed[0],
     )
 
 
@@ -200,39 +174,20 @@ def _is_ours(hit: Hit, view: LogView) -> bool:
     return is_of_a_rank(hit, view) and any(e.code in KILLED and str(e.at.pid) == pid for e in view.exits)
 
 
-def _reported(picture: IncidentView) -> list[RankView]:
+def _reported(picture: RunView) -> list[RankView]:
     """Ranks of which a launcher wrote that SIGKILL ended them."""
     pids = {h.groups.get("pid") for h in picture.hits_of(CAUSE.id)}
     return [r for r in picture.ranks if str(r.record.pid) in pids]
 
 
-def _killer(picture: IncidentView, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
-    """Who did it, as far as the evidence goes; whether it was the OOM killer; and the lines that say so."""
-    for rank in killed:
-        if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
-            did = msg("the kernel's OOM killer did it")
-            return did, True, (Evidence(source=picture.kernel_source, line=event.line, text=event.text),)
-    kills = picture.incident.oom_kills
-    if kills:
+def _killer(picture: RunView, killed: list[RankView]) -> tuple[str, list[Evidence]]:
+    """Who did it, as far as the evidence goes, and the lines that say so."""
+    events = [event for rank in killed if (event := picture.oom_kill_of(rank)) is not None]
+    lines = [Evidence(source=picture.kernel_source or "", line=e.line, text=e.text) for e in (events[:1] or picture.oom_kills_of_somebody[-1:])]
+    if events:
+        return "kernel", lines
+    if kills := picture.incident.oom_kills:
         # Inside a container the kernel's log shows other pids, or cannot be read at all; the counter of the cgroup is ours.
-        took = msg("the OOM killer took {n} process{es} of this memory cgroup")
-        counted = words.stated(picture.incident_source, took.fill(n=kills, es="es" if kills > 1 else ""))
-        return msg("the OOM killer of its memory cgroup counted it"), True, (counted,)
-    counter = msg("could not be read") if kills is None else msg("counted none")
-    if somebody := picture.oom_kills_of_somebody:
-        last = somebody[-1]
-        log = msg(
-            "shows an OOM kill of {name} ({pid}), and whether that is this rank cannot be told: it counts pids as the host does, "
-            "and this container in its own way",
-            name=str(last.name),
-            pid=str(last.pid),
-        )
-        evidence: tuple[Evidence, ...] = (Evidence(source=picture.kernel_source or "", line=last.line, text=last.text),)
-    else:
-        unread = msg("could not be read")
-        log, evidence = unread if picture.kernel is None else msg("shows no OOM kill of it"), ()
-    says = msg("by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})")
-    return says.fill(log=log, counter=counter), False, evidence
-
-
-CAUSE = cause("host-oom-or-killed", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
+        took = msg("the OOM killer took {n} process{es} of this memory cgroup", n=kills, es="es" if kills > 1 else "")
+        return "counted", [words.stated(picture.incident_source, took)]
+    return "nobody", lines

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.infiniband import Device, Infiniband, Port
-    from unhang.facts.kernel_log import KernelLog
-    from unhang.facts.network import Network
-    from unhang.model import Severity
+from unhang.facts import infiniband, kernel_log, network
+from unhang.facts.infiniband import Device, Infiniband, Port
+from unhang.facts.kernel_log import Event
+from unhang.facts.network import Network
+from unhang.knowledge.judge import Findings, Found, HostView
+from unhang.model import Severity
 
 # Links that went down so many times while the machine ran were not only plugged into another switch.
 _OFTEN = 3
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import infiniband, kernel_log, network
-
-    seen = host.get(infiniband.SUBJECT)
-    if seen is None or infiniband.disabled(seen):
+def on_host(host: HostView) -> Findings:
+    seen = host.infiniband
+    if infiniband.disabled(seen):
         return
-    log, net = host.get(kernel_log.SUBJECT), host.get(network.SUBJECT)
-    if log is not None and net is not None:
-        yield from _fell(seen, net, log)
+    if (net := host.get(network.SUBJECT)) is not None:
+        yield from _fell(seen, net, host.events)
     several, up = host.several, infiniband.active(seen)
     for device, port in infiniband.candidates(seen):
         if port.state is None or port.state == "ACTIVE":
@@ -47,17 +41,15 @@ def _on_host(host: HostView) -> Iterable[Found]:
             port=port,
             count=rates.count(usual),
             usual=usual,
-            others="others-run" if port.rate_gbps < usual else "four-lanes",
+            slower=port.rate_gbps < usual,
             rate=port.rate or "",
         )
     yield from _flapping(up)
 
 
-def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[Found]:
+def _fell(seen: Infiniband, net: Network, events: Sequence[Event]) -> Findings:
     """Links of Ethernet ports that went down while the machine ran; once, and up again since, is nothing after some hours."""
-    from unhang.facts import kernel_log
-
-    for event in log.events:
+    for event in events:
         interface = net.interface(event.interface) if event.kind == "link-down" else None
         device = next((d for d in seen.devices if event.interface in d.net_devices), None)
         recent = kernel_log.recent(event)
@@ -71,14 +63,12 @@ def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[Found]:
             severity="warning" if recent and (often or not interface.running) else "note",
             device=device,
             event=event,
-            state="up-again" if interface.running else "is-down",
+            up_again=interface.running,
         )
 
 
 def _severity(seen: Infiniband, device: Device, port: Port, several: bool) -> Severity | None:
     """Of a port that is not active. Many are so on purpose: the second port of a card, an Ethernet port without a cable."""
-    from unhang.facts import infiniband
-
     if infiniband.asked_for(seen, device, port):
         return "error"
     up = infiniband.active(seen)
@@ -109,15 +99,13 @@ def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Dev
         ),
         device=device,
         port=port,
-        what="no-subnet-manager" if waits else "physical-state",
-        n=len(up),
-        beside="others-active" if up else "none-active",
-        leads="left-out" if up else "falls-back",
+        waits=waits,
+        n=len(up) or None,
         good=good,
     )
 
 
-def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[Found]:
+def _flapping(up: Sequence[tuple[Device, Port]]) -> Findings:
     """Counters run since the driver was loaded: a cable that was pulled once is no fault, one port that counts far more than the others is."""
     for counter, many in (("link_downed", 10), ("link_error_recovery", 10), ("symbol_error", 1000), ("port_rcv_errors", 1000)):
         counts = sorted(p.counters.get(counter, 0) for _, p in up)
@@ -127,16 +115,5 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[Found]:
             if count < many or count < 10 * usual:
                 continue
             file = f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}"
-            yield Found(
-                "errors-counted",
-                device=device,
-                port=port,
-                count=count,
-                counter=counter,
-                usual=usual,
-                beside="others-counted" if len(counts) > 2 else "",
-                file=file,
-            )
-
-
-CAUSE = cause("ib-port-down", on_host=_on_host)
+            others = usual if len(counts) > 2 else None
+            yield Found("errors-counted", device=device, port=port, count=count, counter=counter, others=others, file=file)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 # What adapters count when transfers are lost or late on the way: each of these cost a retry.
 _LOST = ("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err", "roce_slow_restart")
@@ -13,7 +10,7 @@ _LOST = ("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_
 _MANY = 1e-4
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import infiniband
 
     seen = host.infiniband
@@ -38,6 +35,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
                 share="for-each-thousand-packets" if packets else "",
                 file=file,
             )
-
-
-CAUSE = cause("ib-transport-retry", on_host=_on_host)

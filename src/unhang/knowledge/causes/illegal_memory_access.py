@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from unhang.knowledge import other_libraries
-from unhang.knowledge.cause import STANDINGS, LogView, cause
+from unhang.knowledge.cause import STANDINGS, cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 from unhang.knowledge.text import msg, ranks
-from unhang.model import Finding, Standing
+from unhang.logs import Hit
+from unhang.model import Standing
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("illegal-memory-access")
 
 # A GPU that fails floods the kernel log with faults of its applications, before and after its own Xid: neither lines nor times tell the first.
 _BEHIND: dict[Standing, Standing] = {"established": "likely", "likely": "possible"}
 
 
-def _hits(seen: LogView | IncidentView) -> list[Hit]:
+def _hits(seen: LogView | RunView) -> list[Hit]:
     """None of the traps by which a library that gave up waiting ended its own kernel."""
     waited = seen.hits_of("collective-timeout")
     return [h for h in seen.hits_of(CAUSE.id) if not other_libraries.trapped(h, waited)]
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return CAUSE.of_hits(_hits(picture))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = _hits(view)
     found = CAUSE.of_hits(hits, view)
     if found is not None and not found.ranks and found.where is None:
@@ -41,6 +40,3 @@ def _in_logs(view: LogView) -> Finding | None:
     if found is None or hardware not in _BEHIND:
         return found
     return replace(found, standing=max(found.standing, _BEHIND[hardware], key=STANDINGS.index))
-
-
-CAUSE = cause("illegal-memory-access", in_run=_in_run, in_logs=_in_logs)

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.model import Evidence
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Evidence, Finding
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("ineffective-setting")
+_TIMEOUTS = CAUSE.named("timeouts")
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
 _PREVENTED = {"timeout": ("collective-timeout", "store-disconnect"), "backend": ("collective-timeout", "unhandled-generic", "peer-lost")}
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if any(view.hits_of(c) for c in _PREVENTED["timeout"]) or view.timeouts:
         timeouts = tuple(h for h in hits if h.signature in _TIMEOUTS)
-        named = next((h for h in timeouts if h.groups.get("seconds", "").isdigit()), None)
-        ran = next((t.timeout_ms for t in view.timeouts), None)
-        if named is not None and ran is not None and int(named.groups["seconds"]) * 1000 != ran:
-            return CAUSE.of_hits(timeouts, view, Found("seconds", named=named, value=ran / 1000))
         if timeouts:
             return CAUSE.of_hits(timeouts, view)
     others = tuple(h for h in hits if h.signature not in _TIMEOUTS)
     return CAUSE.of_hits(others, view) if any(view.hits_of(c) for c in _PREVENTED["backend"]) or view.timeouts else None
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     hits = picture.hits_of(CAUSE.id)
     return CAUSE.of_hits(hits) if any(picture.hits_of(c) for c in _PREVENTED["backend"]) else None
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.variables.examine import nothing_to_scan, of_environment
     from unhang.variables.known import entries
 
@@ -66,13 +59,10 @@ def _on_host(host: HostView) -> Iterable[Found]:
             one=one,
             value=value,
             said=said,
-            what="note" if is_open or by_others else "has-no-effect",
-            leads="if-so" if is_open else "",
+            only_told=is_open or by_others,
+            is_open=is_open,
         )
 
 
 _HANDLING = ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 _FOR_WHAT = {"meant as the timeout of collectives": "timeout-as-argument", "meant to choose the backend": "gloo-as-argument"}
-
-CAUSE = cause("ineffective-setting", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
-_TIMEOUTS = CAUSE.named("timeouts")

@@ -2,76 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding
+from unhang.facts import infiniband, network
+from unhang.facts.network import Interface
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    from unhang.facts.network import Interface
-    from unhang.logs.log_facts import At
-
-# Interfaces that no other host can reach, however healthy they look on their own.
-_LOCAL_ONLY = lazily(
-    r"^(?:Bootstrap|NET/Socket)?\s*(?:\[0\])?(?P<name>(?:lo|docker\w*|veth\w*|virbr\w*|br-\w+|cni\w*|flannel[\w.]*|cali\w*|lxc\w*|podman\w*)(?=:|$)"
-    r"|[\w.@-]+(?=:(?:fe80:|169\.254\.)))"
-)
-# What tells that the ranks did not reach each other.
-_FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
-
-
-def _in_logs(view: LogView) -> Found | Finding | None:
-    asked = _asked(view)
-    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
-    if found is not None:
-        best = min(view.hits_of(CAUSE.id), key=lambda h: h.signature.standing != "established")
-        if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY):
-            return CAUSE.of_hits(view.hits_of(CAUSE.id), view, Found("no-such-interface", asked=asked))
-        return found
-    return _chosen(view, asked)
-
-
-def _asked(view: LogView) -> str | None:
-    return next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
-
-
-def _chosen(view: LogView, asked: str | None) -> Found | None:
-    """NCCL said which interface it took: one that reaches no other host, in a job that failed to communicate."""
-    local = {found["name"]: at for text, at in view.nccl.interfaces.items() if (found := _LOCAL_ONLY.match(text))}
-    if not local or not (view.timeouts or any(view.hits_of(c) for c in _FAILED)):
-        return None
-    places: tuple[At, ...] = tuple(at for found in view.nccl.interfaces.values() for at in found)
-    hosts = {at.host for at in places if at.host}
-    if len(hosts) < 2:
-        # On one host every interface will do.
-        return None
-    name, at = next(iter(local.items()))
-    connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
-    return Found(
-        "chosen",
-        standing="likely" if connected else "possible",
-        evidence=at[:3],
-        remedies=("keep-off-link-local",) if ":169.254." in at[0].text else ("name-one-that-exists",) if asked else _OFF_VIRTUAL,
-        hosts=sorted({a.host for a in at if a.host}),
-        name=name,
-        n=len({a.host for a in at if a.host}) or 1,
-        of=len(hosts),
-    )
-
-
-_OFF_VIRTUAL = ("keep-off-virtual", "name-one-that-exists")
-
 
 # Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import infiniband, network
-
+def on_host(host: HostView) -> Findings:
     seen = host.network
     if seen.nccl.interfaces is None:
         return
@@ -80,13 +20,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
     with_address = ", ".join(i.name for i in seen.interfaces if network.usable(i)) or "none"
     nccl = seen.nccl.asked if seen.nccl.asked is not None and seen.nccl.asked.name == "NCCL_SOCKET_IFNAME" else None
     if nccl is not None and not seen.nccl.interfaces:
-        yield Found("nccl-none", by=nccl.place, nccl=nccl, with_address=with_address, to_others=to_others)
+        yield Found("nccl-none", nccl=nccl, with_address=with_address, to_others=to_others)
     if seen.gloo.asked is not None:
         absent = [n for n in seen.gloo.asked.value.split(",") if n not in (seen.gloo.interfaces or ())]
         if absent and seen.gloo.interfaces is not None:
             yield Found(
-                "gloo-none",
-                remedies=("gloo-interface", "unset-gloo") if several else ("unset-gloo", "gloo-interface"),
+                "gloo-none-of-several" if several else "gloo-none",
                 to_others=to_others,
                 absent=", ".join(map(repr, absent)),
                 with_address=with_address,
@@ -96,47 +35,29 @@ def _on_host(host: HostView) -> Iterable[Found]:
     if not chosen:
         return
     first, local = chosen[0], [i for i in chosen if _ends_here(i, way)]
-    address = first.addresses[0] if first.addresses else "no-address"
-    names = ", ".join(i.name for i in chosen)
     over_rdma = (rdma := host.get(infiniband.SUBJECT)) is not None and bool(infiniband.active(rdma))
-    leave_out = ("name-one-that-exists",) if nccl is not None else ("keep-off-virtual", "name-one-that-exists")
+    route = seen.peer.route if seen.peer is not None else None
+    key = ""
     if first in local and (several or (nccl is None and first.kind != "tunnel" and len(local) < len(chosen))):
-        yield Found(
-            "unreachable",
-            severity="error" if several else "warning",
-            remedies=leave_out,
-            to_others=to_others,
-            first=first,
-            address=address,
-            chosen=names,
-            seen=seen,
-        )
+        key = "unreachable"
     elif first.kind == "tunnel" and (several or (way is not None and way.name != first.name)):
+        key = "tunnel"
+    elif several and not over_rdma:
+        key = "spread" if local else "other-route" if route is not None and route.interface not in seen.nccl.interfaces else ""
+    if key:
         yield Found(
-            "tunnel",
+            key,
+            remedies=("keep-off-virtual", "name-one-that-exists") if nccl is None and key in ("unreachable", "spread") else None,
             to_others=to_others,
             first=first,
-            address=address,
-            chosen=names,
+            address=first.addresses[0] if first.addresses else "no-address",
+            local=[i.name for i in local],
+            chosen=[i.name for i in chosen],
             seen=seen,
         )
-    elif several and local and not over_rdma:
-        yield Found(
-            "spread",
-            remedies=leave_out,
-            to_others=to_others,
-            local=", ".join(i.name for i in local),
-            chosen=names,
-            seen=seen,
-        )
-    elif (
-        several and not over_rdma and seen.peer is not None and seen.peer.route is not None and seen.peer.route.interface not in seen.nccl.interfaces
-    ):
-        yield Found("other-route", seen=seen, first=first, chosen=names, to_others=to_others)
     if not first.virtual and ((first.speed_mbps is not None and first.speed_mbps <= 100) or first.duplex == "half"):
         yield Found(
             "slow",
-            severity="warning" if several else "note",
             first=first,
             speed=first.speed_mbps or "unknown-speed",
             duplex=first.duplex or "unknown",
@@ -145,8 +66,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
 
 def _ends_here(interface: Interface, way: Interface | None) -> bool:
     return interface.kind == "loopback" or (_BRIDGES.match(interface.name) is not None and (way is None or way.name != interface.name))
-
-
-CAUSE = cause("interface-selection", in_logs=_in_logs, on_host=_on_host)
-_NONE_FOUND = CAUSE.signature("none-found")
-_BAD_FAMILY = CAUSE.signature("bad-family")

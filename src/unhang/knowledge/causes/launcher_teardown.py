@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import srun_ranges
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 
-if TYPE_CHECKING:
-    from unhang.model import Finding
-    from unhang.records.incident_view import IncidentView
-
-
-def _in_run(picture: IncidentView) -> Finding | None:
-    return CAUSE.of_hits(srun_ranges.shortened(picture.hits_of(CAUSE.id)))
+CAUSE = cause("launcher-teardown")
 
 
-def _in_logs(view: LogView) -> Finding | None:
-    return CAUSE.of_hits(srun_ranges.shortened(view.hits_of(CAUSE.id)), view)
+def in_logs(seen: LogView | RunView) -> Answer:
+    return CAUSE.of_hits(srun_ranges.shortened(seen.hits_of(CAUSE.id)), seen)
 
 
-CAUSE = cause("launcher-teardown", in_run=_in_run, in_logs=_in_logs)
+in_run = in_logs

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught_exceptions import stepped_over, that_ended_something
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
-from unhang.model import Finding
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs import Hit
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Copy, Libraries
-    from unhang.logs import Hit
+
+CAUSE = cause("library-link")
 
 
 # What loaders and linkers end with, and an exception whose traceback is not in the log.
@@ -26,7 +25,7 @@ _FATAL = lazily(
 _TEXT_LINES = 8
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """Packages try to import what they can do without, and print it: that ends nothing."""
     hits = [h for h in view.hits_of(CAUSE.id) if (back := view.traceback_of(h)) is None or that_ended_something([back], view)]
     fatal = [h for h in hits if _is_fatal(h, view)]
@@ -40,13 +39,13 @@ def _is_fatal(hit: Hit, view: LogView) -> bool:
     return bool(that_ended_something(own, view))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import gpu, libraries
 
     seen = host.libraries
     torch = seen.torch
     if torch.lacking:
-        yield Found("missing", torch=torch, names=_some(torch.lacking))
+        yield Found("missing", torch=torch, names=torch.lacking[:3], more=len(torch.lacking) - 3 if len(torch.lacking) > 3 else None)
     nccl = seen.copy("nccl")
     if nccl is not None and nccl.through in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
         yield from _nccl(seen, nccl)
@@ -57,12 +56,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("net-plugin", seen=seen)
 
 
-def _some(names: tuple[str, ...]) -> Text:
-    more = msg(" and {names} more", names=len(names) - 3, names2=len(names)) if len(names) > 3 else NOTHING
-    return joined(names[:3], COMMA) + more
-
-
-def _nccl(seen: Libraries, nccl: Copy) -> Iterable[Found]:
+def _nccl(seen: Libraries, nccl: Copy) -> Findings:
     """NCCL only adds functions: a newer one in front is somebody's wish, an older one may lack what torch calls."""
     from unhang.facts.libraries import number
 
@@ -72,27 +66,13 @@ def _nccl(seen: Libraries, nccl: Copy) -> Iterable[Found]:
     yield Found("other-nccl", nccl=nccl, own=own, seen=seen)
 
 
-def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[Found]:
+def _driver_library(cuda: Copy | None, driver: str | None) -> Findings:
     """Copies of libcuda that LD_LIBRARY_PATH puts before the driver's own: the toolkit's stub, or a compat package that is older."""
     from unhang.facts.libraries import number
 
     if cuda is None or cuda.through not in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
         return
     if "/stubs/" in cuda.path:
-        says = msg("{through} leads to the toolkit's stub of the driver, {path}", through=cuda.through, path=cuda.path)
-        leads_to = msg("CUDA does not start: the stub is for linking only (error 34)")
+        yield Found("stub", cuda=cuda, version=cuda.version or "libcuda.so.1")
     elif "/compat" in cuda.path and cuda.version is not None and driver is not None and number(cuda.version) < number(driver):
-        says = msg(
-            "{through} puts libcuda {version} ({path}) before the one of the driver, {driver}",
-            through=cuda.through,
-            version=cuda.version,
-            path=cuda.path,
-            driver=driver,
-        )
-        leads_to = msg("CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package")
-    else:
-        return
-    yield Found("broken", says=says, leads_to=leads_to, cuda=cuda, version=cuda.version or "libcuda.so.1")
-
-
-CAUSE = cause("library-link", in_logs=_in_logs, on_host=_on_host)
+        yield Found("older-compat", cuda=cuda, version=cuda.version, driver=driver)

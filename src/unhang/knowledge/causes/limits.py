@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.container import Kind
-    from unhang.facts.limits import Limits
-
+from unhang.facts.container import Kind
+from unhang.facts.limits import Limits
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _MIB = 1024 * 1024
 # Measured with torch 2.13: one rank with Gloo and a data loader of four workers has 46 files open, one that has imported torch 10 to 20. CUDA keeps
@@ -29,7 +22,7 @@ _LOCKED_BYTES = 64 * _MIB
 _ADDRESSES_OF_A_RANK = 16 << 30
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import numa
 
     seen = host.limits
@@ -38,14 +31,14 @@ def _on_host(host: HostView) -> Iterable[Found]:
     kind = host.kind
     yield from _open_files(seen, gpus, kind)
     yield from _locked_memory(seen, gpus, kind)
-    yield from _processes(seen, gpus, kind)
+    yield from _processes(seen, gpus)
     if gpus and seen.cpus is not None and seen.cpus < 2:
         quota = seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2)
-        yield Found("few-cpus", seen=seen, why="quota" if quota else "affinity", cpu_quota=seen.cpu_quota or "none")
+        yield Found("few-cpus", seen=seen, quota=quota, cpu_quota=seen.cpu_quota or "none")
     yield from _others(seen, gpus)
 
 
-def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _open_files(seen: Limits, gpus: int, kind: Kind) -> Findings:
     limit = seen.open_files
     if limit is None or limit.soft is None:
         return
@@ -60,12 +53,12 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
         by="raise" if raised > limit.soft else kind,
         raised=raised,
         limit=limit,
-        who="rank-on-a-gpu" if gpus else "a-rank",
+        on_gpu=gpus > 0,
         needs=needs,
     )
 
 
-def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Findings:
 
     limit = seen.memlock_bytes
     if limit is None or limit.soft is None or seen.lifts_memlock is not False or not seen.infiniband:
@@ -80,18 +73,17 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
     )
 
 
-def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
+def _processes(seen: Limits, gpus: int) -> Findings:
     needs = max(1, gpus) * _THREADS_OF_A_RANK + (seen.cpus_allowed or 0)
     group = seen.pids
     if group is not None and group.current is not None and group.limit - group.current < needs:
         left = max(0, group.limit - group.current)
         yield Found(
             "control-group-full",
-            severity="error" if left < _THREADS_OF_A_RANK else "warning",
-            by=kind,
+            none_left=left < _THREADS_OF_A_RANK,
             group=group,
             left=left,
-            who="all-ranks" if gpus > 1 else "one-rank",
+            several=gpus > 1,
             needs=needs,
         )
     limit = seen.processes
@@ -99,36 +91,28 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[Found]:
         return
     left = max(0, limit.soft - seen.user_threads)
     if left < needs:
-        can = limit.hard is None or limit.hard > limit.soft
         yield Found(
             "user-full",
-            severity="error" if left < _THREADS_OF_A_RANK else "warning",
-            by="here" if can else "",
+            none_left=left < _THREADS_OF_A_RANK,
+            raisable=limit.hard is None or limit.hard > limit.soft,
             seen=seen,
             limit=limit,
             left=left,
-            who="all-ranks" if gpus > 1 else "one-rank",
+            several=gpus > 1,
             needs=needs,
             hard=limit.hard or "unlimited",
         )
 
 
-def _others(seen: Limits, gpus: int) -> Iterable[Found]:
+def _others(seen: Limits, gpus: int) -> Findings:
 
     most = min((n for n in (seen.pid_max, seen.threads_max) if n is not None), default=None)
     if most is not None and seen.threads is not None and most - seen.threads < most // 10:
-        yield Found("machine-full", severity="error" if most - seen.threads < _THREADS_OF_A_RANK else "warning", seen=seen, most=most)
+        yield Found("machine-full", none_left=most - seen.threads < _THREADS_OF_A_RANK, seen=seen, most=most)
     if seen.file_max and seen.open_files_of_all is not None and seen.file_max - seen.open_files_of_all < seen.file_max // 20:
         yield Found("files-full", seen=seen)
     space = seen.address_space_bytes
     if space is not None and space.soft is not None and (gpus or space.soft < _ADDRESSES_OF_A_RANK):
-        yield Found(
-            "address-space",
-            space=space,
-            leads="cuda-reserves" if gpus else "torch-maps",
-        )
+        yield Found("address-space", space=space, on_gpu=gpus > 0)
     if (seen.ptrace_scope or 0) >= 2 and seen.lifts_ptrace is False:
         yield Found("ptrace-closed", seen=seen)
-
-
-CAUSE = cause("limits", on_host=_on_host)

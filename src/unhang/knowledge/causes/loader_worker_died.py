@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
-from unhang.model import Finding
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("loader-worker-died")
 
 # What a rank raises that asks a worker for a tensor in shared memory, and finds nobody.
 _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"))
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     return CAUSE.of_raised(picture)
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view)
 
 
@@ -44,6 +40,3 @@ def _worker_gone(view: LogView) -> Found | None:
         hosts=gone,
         first=first,
     )
-
-
-CAUSE = cause("loader-worker-died", in_run=_in_run, in_logs=_in_logs)

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.judge import Findings, Found, HostView
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.gpu
     sliced = [g for g in seen.gpus if g.mig]
     empty = [g for g in sliced if g.mig_instances == 0]
     cut = [g for g in sliced if g not in empty]
     if empty:
-        yield Found(
-            "without-slices",
-            severity="error" if len(empty) == len(seen.gpus) else "warning",
-            indexes=[g.index for g in empty],
-            empty=empty,
-            seen=seen,
-            each=empty[:3],
-        )
+        none = len(empty) == len(seen.gpus)
+        yield Found("without-slices", none=none, indexes=[g.index for g in empty], empty=empty, seen=seen, each=empty[:3])
     if cut:
-        yield Found(
-            "sliced",
-            severity="warning" if len(seen.gpus) > 1 else "note",
-            indexes=[g.index for g in cut],
-            cut=cut,
-            seen=seen,
-            each=cut[:3],
-        )
-
-
-CAUSE = cause("mig-slices", on_host=_on_host)
+        yield Found("sliced", indexes=[g.index for g in cut], cut=cut, seen=seen, each=cut[:3])

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import Text, msg, same
+from unhang.logs import Hit
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.firewall import Packet
     from unhang.facts.network import Network
-    from unhang.logs import Hit
+
+CAUSE = cause("network-blocked")
 
 # A rank on the same host is never behind a firewall.
 _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
@@ -24,16 +25,15 @@ _SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 _GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _TRY = "nc -vz -w 5 {host:host} {port:port}; ip route get {host:host}"
 _LOOK = "ip -s -s link show {name:interface}; ethtool {name:interface}; dmesg -T | grep -i '{name:interface}.*link'"
+# Of a link that was seen to go, and of nothing else.
 _STEADY = Remedy(
     id="steady-the-link",
     says=msg("See how often the link of the interface went, and exchange its cable, transceiver or switch port."),
 )
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
-# Of a link that was seen to go, and of nothing else.
 
-
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     reached_for = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
     hits = tuple(h for h in reached_for if not _GARBAGE.match(h.groups.get("peer", "")))
     if not hits:
@@ -79,7 +79,7 @@ def _why(hits: tuple[Hit, ...]) -> Text:
     return next((same(h.groups["error"]) for h in _by_weight(hits) if "error" in h.groups), msg("no connection"))
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import firewall
 
     seen = host.network
@@ -97,16 +97,15 @@ def _on_host(host: HostView) -> Iterable[Found]:
         if (by := firewall.dropped(rules, packet)) is not None:
             yield Found(
                 "dropped",
-                severity="error" if host.several else "warning",
                 packet=packet,
-                way="from" if packet.hook == "input" else "to",
+                inbound=packet.hook == "input",
                 drop=by,
                 net=net,
             )
             return
 
 
-def _fell(host: HostView, seen: Network) -> Iterable[Found]:
+def _fell(host: HostView, seen: Network) -> Findings:
     """The link towards the other hosts, where it went down in the last hours; of a job on this host alone that is only worth knowing."""
     from unhang.facts import kernel_log, network
 
@@ -114,8 +113,8 @@ def _fell(host: HostView, seen: Network) -> Iterable[Found]:
     if towards is None or not towards.running:
         return
     for event in (e for e in host.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
-        steady = replace(_STEADY, command=command(_LOOK, name=towards.name))
-        yield Found("link-fell", severity="warning" if host.several else "note", remedies=(steady,), towards=towards, event=event)
+        look = command(_LOOK, name=towards.name)
+        yield Found("link-fell", remedies=(_STEADY,), commands={"steady-the-link": look}, towards=towards, event=event)
 
 
 def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:
@@ -146,8 +145,7 @@ def _from_peers(host: HostView, seen: Network) -> Iterable[tuple[Packet, str]]:
 
 def _port(host: HostView) -> int:
     """One of those that the system hands out."""
-    seen = getattr(host, "ports", None)
+    from unhang.facts import ports
+
+    seen = host.get(ports.SUBJECT)
     return 45678 if seen is None or seen.range_first is None or seen.range_last is None else (seen.range_first + seen.range_last) // 2
-
-
-CAUSE = cause("network-blocked", in_logs=_in_logs, on_host=_on_host)

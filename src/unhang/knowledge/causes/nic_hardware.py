@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
+from unhang.facts.infiniband import Infiniband
+from unhang.facts.kernel_log import Event
 from unhang.knowledge.cause import STANDINGS, cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import joined, msg
-from unhang.logs import match
+from unhang.knowledge.judge import Findings, Found, HostView
+from unhang.knowledge.text import msg
+from unhang.logs import Hit, match
 from unhang.model import Evidence
 
-if TYPE_CHECKING:
-    from unhang.facts.infiniband import Infiniband
-    from unhang.facts.kernel_log import Event
-    from unhang.logs import Hit
+CAUSE = cause("nic-hardware")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     yield from _told(host)
     yield from _firmware(host.infiniband)
 
 
-def _told(host: HostView) -> Iterable[Found]:
+def _told(host: HostView) -> Findings:
     """What the kernel's log tells of each adapter: the best of what this cause's own signatures know."""
     from unhang.facts import kernel_log
 
@@ -39,7 +35,6 @@ def _told(host: HostView) -> Iterable[Found]:
         event, hit = newest[0]
         yield Found(
             "fault",
-            severity="warning" if kernel_log.recent(event) else "note",
             remedies=hit.signature.remedies,
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e, _ in newest[:3]),
             says=msg(hit.signature.says, **hit.groups),
@@ -47,7 +42,7 @@ def _told(host: HostView) -> Iterable[Found]:
         )
 
 
-def _firmware(seen: Infiniband) -> Iterable[Found]:
+def _firmware(seen: Infiniband) -> Findings:
     boards = dict.fromkeys(d.board_id for d in seen.devices if d.board_id and d.firmware)
     for board in boards:
         versions: dict[str, list[str]] = {}
@@ -55,9 +50,4 @@ def _firmware(seen: Infiniband) -> Iterable[Found]:
             if device.board_id == board and device.firmware:
                 versions.setdefault(device.firmware, []).append(device.name)
         if len(versions) > 1:
-            firmware = msg("{version} on {names}")
-            said = joined(firmware.fill(version=version, names=", ".join(names)) for version, names in sorted(versions.items()))
-            yield Found("different-firmware", board=board, said=said)
-
-
-CAUSE = cause("nic-hardware", on_host=_on_host)
+            yield Found("different-firmware", board=board, versions=sorted(versions.items()))

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-
-if TYPE_CHECKING:
-    from unhang.facts.gpu import Gpus
+from unhang.facts.gpu import Gpus
+from unhang.knowledge.judge import Findings, Found, HostView
 
 _XIDS = frozenset({74, 136, 137, *range(144, 151), 155})
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import gpu, kernel_log
+def on_host(host: HostView) -> Findings:
+    from unhang.facts import gpu
 
     seen = host.get(gpu.SUBJECT)
     if seen is not None:
         yield from _manager(seen)
         yield from _links(seen)
-    log = host.get(kernel_log.SUBJECT)
-    told = [e for e in (log.events if log else ()) if (e.kind == "xid" and e.code in _XIDS) or (e.kind == "sxid" and e.severity == "Fatal")]
+    told = [e for e in host.events if (e.kind == "xid" and e.code in _XIDS) or (e.kind == "sxid" and e.severity == "Fatal")]
     for device in dict.fromkeys(e.device for e in told):
         events = sorted((e for e in told if e.device == device), key=lambda e: e.last_age_s or 0.0)
         newest = events[0]
@@ -30,13 +23,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
             "fabric-faults",
             severity="warning" if newest.last_age_s is None or newest.last_age_s < 86400 else "note",
             device=device,
-            what="sxid" if newest.kind == "sxid" else "xid",
             newest=newest,
             each=events[:3],
         )
 
 
-def _manager(seen: Gpus) -> Iterable[Found]:
+def _manager(seen: Gpus) -> Findings:
 
     # Slices of a GPU need no NVLink.
     whole = [g for g in seen.gpus if not g.mig]
@@ -48,7 +40,7 @@ def _manager(seen: Gpus) -> Iterable[Found]:
             "not-registered",
             unready=unready,
             states=states,
-            stopped="manager-stopped" if manager is not None and manager.running is False else "",
+            stopped=manager is not None and manager.running is False,
             each=[(g, g.fabric_error or g.fabric) for g in unready[:3]],
         )
     elif seen.nvswitches and manager is not None and manager.running is False and all(g.fabric is None for g in seen.gpus):
@@ -56,17 +48,10 @@ def _manager(seen: Gpus) -> Iterable[Found]:
         yield Found("no-fabric-manager", n=len(seen.nvswitches))
     driver = seen.driver or seen.nvml_driver
     if manager is not None and manager.version and driver and manager.version != driver:
-        ready = any(g.fabric == "completed" for g in seen.gpus)
-        yield Found(
-            "other-fabric-manager",
-            severity="warning" if ready else "error",
-            manager=manager,
-            driver=driver,
-            leads="next-boot" if ready else "",
-        )
+        yield Found("other-fabric-manager", ready=any(g.fabric == "completed" for g in seen.gpus), manager=manager, driver=driver)
 
 
-def _links(seen: Gpus) -> Iterable[Found]:
+def _links(seen: Gpus) -> Findings:
 
     degraded = [g for g in seen.gpus if g.fabric_degraded]
     switched = [g for g in seen.gpus if any(link.remote_kind == "switch" for link in g.nvlinks)]
@@ -76,10 +61,6 @@ def _links(seen: Gpus) -> Iterable[Found]:
         fewer = [g for g in alike if up[g.index] < max(up.values())]
         degraded = [g for g in degraded if g not in fewer]
         for g in fewer:
-            down = ", ".join(str(link.link) for link in g.nvlinks if not link.active)
-            yield Found("links-down", g=g, up=up[g.index], max=max(up.values()), down=down or "none")
+            yield Found("links-down", g=g, up=up[g.index], max=max(up.values()), down=[link.link for link in g.nvlinks if not link.active])
     if degraded:
         yield Found("reduced", degraded=degraded)
-
-
-CAUSE = cause("nvlink-nvswitch-fabric", on_host=_on_host)

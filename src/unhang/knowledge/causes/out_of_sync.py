@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.knowledge import unhang_errors
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.model import Finding
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("out-of-sync")
 
 _WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no (?:most|majority: which rank is right cannot be told from this))\.?$")
 
 
-def _found(seen: LogView | IncidentView) -> Found | Finding | None:
+def in_logs(seen: LogView | RunView) -> Answer:
     hits = [h for h in seen.hits_of(CAUSE.id) if "what" in h.groups and "step" in h.groups]
     if not hits:
-        return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen if isinstance(seen, LogView) else None)
+        return CAUSE.of_hits(seen.hits_of(CAUSE.id), seen)
     told = hits[0].groups["what"]
     named = _WHO.search(told)
     odd = unhang_errors.numbers(named["ranks"]) if named is not None else ()
@@ -38,4 +34,4 @@ def _found(seen: LogView | IncidentView) -> Found | Finding | None:
     )
 
 
-CAUSE = cause("out-of-sync", in_run=_found, in_logs=_found)
+in_run = in_logs

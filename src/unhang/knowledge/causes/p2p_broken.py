@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
-from unhang.model import Finding
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
 
-# The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
-_FIRST_COLLECTIVES = 3
+CAUSE = cause("p2p-broken")
+
 _ADVICE = "from kernel command line which can lead to"
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     # RCCL prints its advice on every machine without the option, in healthy jobs too: it counts only where something hung.
     hung = bool(view.timeouts or view.statuses or view.hits_of("collective-timeout"))
     hits = [h for h in view.hits_of(CAUSE.id) if hung or _ADVICE not in h.text]
-    return CAUSE.of_hits(hits, view) or _first_collective_hung(view)
+    return CAUSE.of_hits(hits, view)
 
 
-def _first_collective_hung(view: LogView) -> Found | None:
-    """Broken P2P prints nothing: all ranks of one host enter the very first collective, over P2P, and none leaves it."""
-    direct = {name: at for name, at in view.nccl.transports.items() if name.startswith("P2P/")}
-    if not direct or any(name.startswith("NET/") for name in view.nccl.transports) or not view.timeouts:
-        return None
-    if any(t.seq is None or t.seq > _FIRST_COLLECTIVES for t in view.timeouts):
-        return None
-    ranks = {t.at.rank for t in view.timeouts if t.at.rank is not None}
-    expected = view.world_size or max((i.nranks for i in view.nccl.inits), default=0)
-    if expected < 2 or ranks != set(range(expected)) or len({(t.seq, t.op) for t in view.timeouts}) > 1:
-        return None
-    first = view.timeouts[0]
-    name, places = next(iter(direct.items()))
-    return Found(
-        "first-collective",
-        ranks=sorted(ranks),
-        evidence=(first.at, places[0]),
-        expected=expected,
-        first=first,
-        name=name,
-    )
+def on_host(host: HostView) -> Findings:
+    from unhang.facts import gpu, pcie
 
-
-def _on_host(host: HostView) -> Iterable[Found]:
-    from unhang.facts import gpu, kernel_log, pcie
-
-    seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    seen, bus = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT)
     if seen is not None:
         yield from _refused(seen)
     if seen is not None and bus is not None and seen.nvml_error is None and bus.virtual == "":
@@ -62,27 +37,19 @@ def _on_host(host: HostView) -> Iterable[Found]:
     gpus = {g.address for g in seen.gpus} if seen is not None else set()
     # Adapters that reach into the memory of GPUs (GPUDirect RDMA) are refused in the same way.
     nics = {d.address for d in bus.devices if d.kind == "nic"} if gpus and bus is not None else set()
-    for e in log.events if log is not None else ():
+    for e in host.events:
         if e.kind == "iommu-fault" and e.device in gpus | nics and (e.last_age_s is None or e.last_age_s < 86400):
             yield Found("iommu-refused-adapter" if e.device in nics else "iommu-refused", event=e)
 
 
-def _refused(seen: Gpus) -> Iterable[Found]:
+def _refused(seen: Gpus) -> Findings:
     # In MIG mode none may, which mig-slices tells.
     sliced = {g.index for g in seen.gpus if g.mig}
     refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown") and not {p.first, p.second} & sliced]
     for reason in dict.fromkeys(p.p2p for p in refused):
         alike = [p for p in refused if p.p2p == reason]
         by_nvlink = any((p.link or "").startswith("NV") for p in alike)
-        yield Found(
-            "peers-refused",
-            severity="warning" if by_nvlink else "note",
-            remedies=("prove-it", "host-memory") if by_nvlink else ("host-memory",),
-            who=_who(alike),
-            reason=reason,
-            leads="nvlink-unused" if by_nvlink else "through-host-memory",
-            each=alike[:3],
-        )
+        yield Found("nvlink-refused" if by_nvlink else "peers-refused", who=_who(alike), reason=reason, each=alike[:3])
 
 
 def _who(pairs: list[Pair]) -> Text:
@@ -97,7 +64,7 @@ def _who(pairs: list[Pair]) -> Text:
     return msg("{n} pairs of GPUs ({shown}{more})", n=len(pairs), shown=shown, more=more)
 
 
-def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:
+def _redirected(seen: Gpus, bus: Pcie) -> Findings:
     from unhang.facts import pcie
 
     devices = {d.address: d for d in bus.devices}
@@ -123,19 +90,15 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[Found]:
     if found:
         ports = sorted(found)
         yield Found(
-            "redirected",
-            remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
-            n=len(ports),
-            who="gpus" if between_gpus else "gpus-and-nics",
+            "redirected" if between_gpus else "nics-redirected",
             shown=ports[:4],
-            more="and-more" if len(ports) > 4 else "",
-            leads="copies-break" if between_gpus else "slow-rdma",
+            more=len(ports) > 4,
             each=[(port, found[port]) for port in ports[:3]],
             ports=ports,
         )
 
 
-def _translated(seen: Gpus, bus: Pcie) -> Iterable[Found]:
+def _translated(seen: Gpus, bus: Pcie) -> Findings:
     from unhang.facts import gpu
 
     kinds = {d.address: d.iommu_type for d in bus.devices if d.kind == "gpu"}
@@ -150,6 +113,3 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[Found]:
     if pairs:
         one = address.get(pairs[0].first) or ""
         yield Found("translated", gpus=gpu.named(i for p in pairs for i in (p.first, p.second)), one=one, type=kinds.get(one))
-
-
-CAUSE = cause("p2p-broken", in_logs=_in_logs, on_host=_on_host)

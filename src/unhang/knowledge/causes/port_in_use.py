@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from unhang.knowledge.caught_exceptions import passed_over
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.logs import Hit
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("port-in-use")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     return _of_hits(picture.hits_of(CAUSE.id)) if picture.incident.kind == "failure" else None
 
 
-def _in_logs(view: LogView) -> Found | None:
+def in_logs(view: LogView) -> Answer:
     return _of_hits([h for h in view.hits_of(CAUSE.id) if not passed_over(view, h)])
 
 
@@ -37,7 +35,7 @@ def _of_hits(hits: Sequence[Hit]) -> Found | None:
 _FEW_PORTS = 4096
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import ports
 
     seen = host.ports
@@ -46,17 +44,15 @@ def _on_host(host: HostView) -> Iterable[Found]:
     holder = next((h for h in (*seen.listeners, *seen.connections) if starts and h.port == seen.store_port), None)
     if holder is not None:
         asked = seen.job.master_port is not None
-        by_slurm = ("once-per-host",) if host.kind == "slurm" else ()
         yield Found(
             "taken",
             severity="error" if asked and seen.job.first else "warning",
-            remedies=("who-has-it", "another-port", *by_slurm),
+            remedies=("who-has-it", "another-port", *(("once-per-host",) if host.kind == "slurm" else ())),
             by="unknown" if holder.pid is None else "",
             seen=seen,
-            what="master-port" if asked else "launchers-port",
+            asked=asked,
             holder=holder,
             command=holder.command or "unknown",
-            who="pid" if holder.pid is not None else "unseen",
         )
     if seen.range_first is None or seen.range_last is None:
         return
@@ -67,6 +63,3 @@ def _on_host(host: HostView) -> Iterable[Found]:
         yield Found("nearly-used", seen=seen, size=size)
     elif size < _FEW_PORTS:
         yield Found("few-ports", size=size, seen=seen)
-
-
-CAUSE = cause("port-in-use", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_wait
 
 if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView, RankView
+    from unhang.records.incident_view import RankView
+
+CAUSE = cause("premature-exit")
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     from unhang.records.incident import silent
 
     left = sorted((r for r in picture.ranks if _left_in_order(picture, r)), key=picture.onset)
@@ -49,7 +51,7 @@ def _in_run(picture: IncidentView) -> Found | None:
     )
 
 
-def _in_logs(view: LogView) -> Found | None:
+def in_logs(view: LogView) -> Answer:
     """A process that a launcher saw end in order, and others that then lost their peer: both are needed, for every training ends in order at last."""
     lost = (*view.hits_of("peer-lost"), *view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
     failed = [e for e in view.exits if e.code not in (0, -15)]
@@ -67,7 +69,7 @@ def _in_logs(view: LogView) -> Found | None:
     )
 
 
-def _left_in_order(picture: IncidentView, rank: RankView) -> bool:
+def _left_in_order(picture: RunView, rank: RankView) -> bool:
     """Whether a rank came to the end of its script, left its process group, or ended by itself with exit code 0, whatever ended it then."""
     ended = rank.ended
     if ended is None or rank.raised is not None or (ended.exitcode and not ended.by_launcher):
@@ -82,7 +84,7 @@ def _left_in_order(picture: IncidentView, rank: RankView) -> bool:
     return not ended.by_launcher or (bool(others) and ended.at_s <= min(others))
 
 
-def _needed(picture: IncidentView, rank: RankView, left: list[RankView]) -> bool:
+def _needed(picture: RunView, rank: RankView, left: list[RankView]) -> bool:
     """Whether a rank still counted on those that left: it waits in a collective, or it failed only because of them."""
     if rank.raised is None:
         return rank.number in picture.waits
@@ -92,6 +94,3 @@ def _needed(picture: IncidentView, rank: RankView, left: list[RankView]) -> bool
     front = picture.front
     absent = set(front.absent) if front is not None and rank.number in front.waiting else set()
     return (bool(absent) and absent <= {r.number for r in left}) or any(r.ended is not None and rank.raised.at_s >= r.ended.at_s for r in left)
-
-
-CAUSE = cause("premature-exit", in_run=_in_run, in_logs=_in_logs)

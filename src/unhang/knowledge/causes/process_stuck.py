@@ -6,21 +6,24 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import collective_waits, text, waits, words
-from unhang.knowledge.blocked_threads import children_waited_for, held_back, keeping
-from unhang.knowledge.cause import STANDINGS, LogView, cause, command
-from unhang.knowledge.judge import Found, HostView
-from unhang.model import Finding, Standing
+from unhang.knowledge.blocked_threads import State, children_waited_for, held_back, keeping
+from unhang.knowledge.cause import STANDINGS, cause, command
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
+from unhang.model import Standing
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
-    from unhang.records.incident_view import IncidentView, RankView
+    from unhang.records.incident_view import RankView
+
+CAUSE = cause("process-stuck")
+_HEARTBEAT = CAUSE.named("heartbeat")
 
 _SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\((?:(?P<seconds>\d+(?:\.\d+)?)\))?")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 # Ranks and child processes that the evidence names.
 _SHOWN = 3
-_STATES = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
+_STATES: tuple[State, ...] = ("stopped", "uninterruptible", "kept", "gil", "repeats", "idle", "unknown")
 _STACK = "cat /proc/{pid:pid}/stack"
 _BLOCKED = "dmesg -T | grep -A 30 'blocked for more than'"
 # A rank that was held up longer ago has found its end, or its time-out.
@@ -29,7 +32,7 @@ _RECENT_S = 1800
 _LONG_S = 60
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     yield from _held_cpu(host.events)
     hung = [e for e in host.events if e.kind == "hung-task"]
@@ -50,22 +53,20 @@ def _on_host(host: HostView) -> Iterable[Found]:
     )
 
 
-def _held_cpu(events: Iterable[Event]) -> Iterable[Found]:
-    from unhang.facts import kernel_log
-
+def _held_cpu(events: Iterable[Event]) -> Findings:
     locked = [e for e in events if e.kind == "soft-lockup"]
     for last in locked[-1:]:
-        yield Found("held-processor", severity="warning" if kernel_log.recent(last) else "note", last=last, each=locked[-3:])
+        yield Found("held-processor", last=last, each=locked[-3:])
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     found = [(r, s) for r, s in held_back(picture) if s in _STATES]
     if not found:
         return None
     state = min((s for _, s in found), key=_STATES.index)
     chosen = [r for r, s in found if s == state]
     first = chosen[0]
-    standing, doing, remedies = _DESCRIBE[state](picture, first)
+    standing, doing, remedies = _described(picture, first, state)
     threads = keeping(first)
     children = children_waited_for(first) if state in ("idle", "unknown") else ()
     return Found(
@@ -96,7 +97,7 @@ def _in_run(picture: IncidentView) -> Found | None:
     )
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     """torch's heartbeat also fails while a rank that has timed out dumps and aborts: then it is a consequence."""
     waited = bool(view.timeouts) or bool(view.hits_of("collective-timeout"))
     told = CAUSE.of_hits(tuple(h for h in view.hits_of(CAUSE.id) if not waited or h.signature not in _HEARTBEAT), view)
@@ -105,26 +106,23 @@ def _in_logs(view: LogView) -> Finding | None:
     return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
-def _stopped(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "traced" if rank.activity is not None and rank.activity.state == "t" else "stopped", ("continue-it",)
-
-
-def _uninterruptible(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "uninterruptible", ("look-at-io", "mount-soft")
-
-
-def _gil(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    # At first its heartbeats may only be late.
-    standing: Standing = "established" if rank.stacks is not None and picture.incident.kind == "hang" else "likely"
-    return standing, "gil", ("end-the-loop", "look-inside", "release-the-gil")
-
-
-def _kept(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "established", "kept", ("end-the-thread",)
-
-
-def _repeats(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    return "likely", "repeats", ("end-the-loop", waits.longer(picture)[0])
+def _described(picture: RunView, rank: RankView, state: State) -> tuple[Standing, str, tuple[str, ...]]:
+    """How sure that is, what the rank does, and what helps."""
+    if state == "stopped":
+        return "established", "traced" if rank.activity is not None and rank.activity.state == "t" else state, ("continue-it",)
+    if state == "uninterruptible":
+        return "established", state, ("look-at-io", "mount-soft")
+    if state == "kept":
+        return "established", state, ("end-the-thread",)
+    if state == "gil":
+        # At first its heartbeats may only be late.
+        certain = rank.stacks is not None and picture.incident.kind == "hang"
+        return "established" if certain else "likely", state, ("end-the-loop", "look-inside", "release-the-gil")
+    if state == "repeats":
+        return "likely", state, ("end-the-loop", waits.longer(picture)[0])
+    if state == "idle" or _sleeps(rank):
+        return _idle(picture, rank)
+    return "likely" if rank.frames else "possible", "unknown", ("look-inside", "bound-the-wait")
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -141,7 +139,7 @@ def _sleep_s(rank: RankView) -> float:
     return float(found["seconds"] or 0) if found else 0.0
 
 
-def _idle(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _idle(picture: RunView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     standing: Standing = "established" if certain and rank.wait is not None and not rank.wait.ends else "likely"
     # Of several ranks one sentence tells what all of them wait in.
@@ -151,24 +149,3 @@ def _idle(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[s
     if _sleeps(rank):
         return "likely", "asleep", (waits.longer(picture, lasts_s=_sleep_s(rank))[0], "bound-the-wait")
     return standing, "idle", ("look-inside", "bound-the-wait")
-
-
-def _unknown(picture: IncidentView, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
-    if _sleeps(rank):
-        return _idle(picture, rank)
-    return "likely" if rank.frames else "possible", "unknown", ("look-inside", "bound-the-wait")
-
-
-_DESCRIBE = {
-    "stopped": _stopped,
-    "uninterruptible": _uninterruptible,
-    "kept": _kept,
-    "gil": _gil,
-    "repeats": _repeats,
-    "idle": _idle,
-    "unknown": _unknown,
-}
-
-
-CAUSE = cause("process-stuck", in_run=_in_run, in_logs=_in_logs, on_host=_on_host)
-_HEARTBEAT = CAUSE.named("heartbeat")

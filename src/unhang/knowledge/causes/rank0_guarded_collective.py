@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from unhang.frames import place
 from unhang.knowledge import text, words
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
 from unhang.knowledge.text import NOTHING, Text, msg
-from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
-
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, rank_0_apart, ranks_of, silent
 
 
-def _in_run(picture: IncidentView) -> Found | None:
+def in_run(picture: RunView) -> Answer:
     if (parted := guard_of_parting(picture)) is not None and picture.front is not None and picture.front.parting is not None:
         odd, guard, side = parted
         other = next(s for s in picture.front.parting.sides if s.says != side.says)
@@ -32,18 +26,10 @@ def _in_run(picture: IncidentView) -> Found | None:
     return None
 
 
-def _in_logs(view: LogView) -> Found | None:
+def in_logs(view: LogView) -> Answer:
     """A test of the rank is in no log. Rank 0 alone in a collective, or in another one than all others, looks like one: likely where lines tell."""
     if (apart := rank_0_apart(view)) is not None:
         return _of_places(*apart)
-    if (found := parted(view)) is not None and len(found.sides) == 2:
-        alone = next((s for s in found.sides if ranks_of(s) == (0,)), None)
-        others = next((s for s in found.sides if 0 not in ranks_of(s)), None)
-        if alone is None or others is None or len(others) < 2:
-            return None
-        return Found(
-            "parted", ranks=(0,), evidence=(alone[0].at, others[0].at), one=collective(alone[0]), others=ranks_of(others), other=collective(others[0])
-        )
     waited = first_of_each(view)
     missing = silent(view)
     # Of two ranks the silent one may as well be slow or stuck.
@@ -66,7 +52,7 @@ def _of_places(own: GaveUpIn, others: tuple[GaveUpIn, ...]) -> Found:
     )
 
 
-def _finding(picture: IncidentView, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: Text) -> Found:
+def _finding(picture: RunView, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: Text) -> Found:
     view = picture.rank(guard.rank)
     return Found(
         "guarded",
@@ -80,6 +66,3 @@ def _finding(picture: IncidentView, odd: tuple[int, ...], under: list[int], guar
         op=op,
         elsewhere=elsewhere,
     )
-
-
-CAUSE = cause("rank0-guarded-collective", in_run=_in_run, in_logs=_in_logs)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import exceptions, missing_module, text, words
+from unhang.knowledge import exceptions, text, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.text import msg
 from unhang.logs import Traceback, exits, tracebacks
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("rank-exception")
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")
@@ -54,7 +51,7 @@ _GLOO = lazily(r"\[/?\S{0,200}third_party/gl\S*\s*$")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     own = [r for r in picture.raised if r.raised is not None and not r.raised_hits and r.raised.type.rpartition(".")[2] not in _ASKED]
     if not own:
         return _of_logs(picture)
@@ -86,27 +83,22 @@ def _in_run(picture: IncidentView) -> Finding | None:
             each=[f"{raised.type}: {raised.text}".rstrip(": "), *([words.frame(frame)] if frame is not None else ())],
         )
     )
-    found = _with_advice(found, raised.type, raised.text, raised.frames)
-    python = missing_module.interpreter(raised.frames)
-    return _with_the_module(found, raised.type, raised.text, who, python)
+    return _with_advice(found, raised.type, raised.text, raised.frames, who)
 
 
-def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame]) -> Finding:
+def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame], who: str, exits: Sequence[str] = ()) -> Finding:
     """What to do about this very exception, where that is known: more than to correct a line."""
+    if (module := exceptions.missing(type, text)) is not None:
+        python = exceptions.interpreter(frames, exits)
+        return replace(
+            found,
+            remedies=(exceptions.install(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts),),
+        )
     advice = exceptions.remedy(type, text, frames)
     if advice is None:
         return found
     left = ("correct-the-line",) if type.rpartition(".")[2] in _OF_SAMPLES else ("correct-the-line", "agree-on-failure")
     return replace(found, remedies=(advice, *(r for r in found.remedies if r.id not in left)))
-
-
-def _with_the_module(found: Finding, type: str, text: str, who: str, python: str | None) -> Finding:
-    """Where a module is missing, no line has to be corrected, and no sample be skipped."""
-    module = missing_module.missing(type, text)
-    if module is None:
-        return found
-    remedy = missing_module.named(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts)
-    return replace(found, remedies=(remedy,))
 
 
 def _remedies(kind: str, *, alike: bool) -> tuple[str, ...]:
@@ -123,12 +115,12 @@ def _file(frame: Frame | None) -> str:
     return frame.file if frame is not None and is_user_file(frame.file) else "train.py"
 
 
-def _in_the_log(picture: IncidentView, kind: str, rank: int) -> Iterable[Traceback]:
+def _in_the_log(picture: RunView, kind: str, rank: int) -> Iterable[Traceback]:
     name = kind.rpartition(".")[2]
     return [t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)][:1]
 
 
-def _of_logs(picture: IncidentView) -> Finding | None:
+def _of_logs(picture: RunView) -> Finding | None:
     """Launchers without an attached process: what they printed is all there is."""
     failed = [r for r in picture.gone if r.ended and r.ended.exitcode not in (0, None) and r.raised is None]
     if picture.incident.kind != "failure" or (picture.ranks and not failed):
@@ -138,7 +130,7 @@ def _of_logs(picture: IncidentView) -> Finding | None:
     return _of_tracebacks(own, cwd=picture.incident.cwd)
 
 
-def own_tracebacks(found: Sequence[Traceback], seen: IncidentView | LogView) -> list[Traceback]:
+def own_tracebacks(found: Sequence[Traceback], seen: RunView | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: no exception that a signature knows (a symptom, a cause with its own name) or that was raised from one,
     none of launchers. `led` are the lines of known ones that were being handled, and of symptoms in the message.
     """
@@ -189,7 +181,7 @@ def _name(back: Traceback) -> str:
     return back.type.rpartition(".")[2]
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
     if view.hits_of("launcher-teardown"):
         # The launcher's own pipe to a process that is gone.
@@ -213,13 +205,12 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     # An error that a program caught and logged may look like a line that is all there is of an exception.
     for t in [t for t in strong if t.frames] or strong or own:
         groups.setdefault(_alike(t), []).append(t)
-    counts = Counter({key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()})
-    key = next(iter(groups))
+    chosen = next(iter(groups.values()))
     if len({t.source for t in own}) > 1:
-        alone = [k for k, n in counts.items() if n == 1]
-        if len(alone) == 1 and max(counts.values()) > 1:
-            key = alone[0]
-    chosen = groups[key]
+        sizes = {key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()}
+        alone = [key for key, size in sizes.items() if size == 1]
+        if len(alone) == 1 and max(sizes.values()) > 1:
+            chosen = groups[alone[0]]
     first = chosen[0]
     frame = user_frame(first.frames)
     at = place(frame, cwd) if frame is not None else None
@@ -229,7 +220,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     some = msg("{n} processes", n=processes) if processes > 1 else msg("a process")
     who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     alike = everyone or len(numbers) > 1 or processes > 1
-    others = [t for k, members in groups.items() if k != key for t in members]
+    others = [t for members in groups.values() if members is not chosen for t in members]
     # Frames behind the exception may be another's, and what was being handled, or what the message names, may be why.
     sure = numbers and first.frames and first.line <= first.end and not first.led
     found = CAUSE.told(
@@ -254,8 +245,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
             other=_short(others[0].type, "") if others else None,
         )
     )
-    found = _with_advice(found, first.type, first.text, first.frames)
-    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
+    return _with_advice(found, first.type, first.text, first.frames, who, exits)
 
 
 def _short(kind: str, text: str) -> str:
@@ -264,6 +254,3 @@ def _short(kind: str, text: str) -> str:
         return kind
     more = words.cut(" ".join(line.strip() for line in told[1:]), 200)
     return f"{kind}: {words.cut(told[0], 120 if more else 200)}{' ' if more else ''}{more}".removesuffix(".")
-
-
-CAUSE = cause("rank-exception", in_run=_in_run, in_logs=_in_logs)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import STANDINGS, LogView, cause
-from unhang.knowledge.judge import Found
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.text import joined, msg
+from unhang.logs import Hit
 from unhang.model import Finding
 
-if TYPE_CHECKING:
-    from unhang.logs import Hit
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("rendezvous-misconfig")
+_WAITING = CAUSE.signature("waiting")
+_NOT_SET = CAUSE.signature("not-set")
+_CLOSED = CAUSE.signature("closed")
+_NO_STORE = CAUSE.signature("no-store")
+_NO_ID = CAUSE.signature("no-id")
+_ADDRESS_UNREAD = CAUSE.signature("address-unread")
+_HARMLESS_TOO = (_NO_ID, _ADDRESS_UNREAD, CAUSE.signature("node"))
 
 
-def _in_run(picture: IncidentView) -> Found | Finding | None:
+def in_run(picture: RunView) -> Answer:
     if picture.incident.elsewhere and not any(r.record.backend for r in picture.ranks):
         return _of_two_places(picture)
     if picture.incident.kind != "world-size":
@@ -41,7 +46,7 @@ def _in_run(picture: IncidentView) -> Found | Finding | None:
     )
 
 
-def _of_two_places(picture: IncidentView) -> Found:
+def _of_two_places(picture: RunView) -> Found:
     numbers = tuple(sorted(picture.incident.elsewhere))
     said = [(n, picture.incident.elsewhere[n]) for n in numbers]
     return Found(
@@ -55,37 +60,20 @@ def _of_two_places(picture: IncidentView) -> Found:
     )
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     own = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _WAITING or int(h.groups["joined"]) > int(h.groups["expected"]))
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
-    return (
-        _numbered_alike(own)
-        or _of_own(_in_force(own, failed=any(h.signature.needle in _NO_ANSWER for h in view.hits_of("store-disconnect"))), view)
-        or _agents_waited(view)
-        or _nobody_came(view)
-    )
+    failed = any(h.signature.needle in _NO_ANSWER for h in view.hits_of("store-disconnect"))
+    return _of_own(_in_force(own, failed=failed), view) or _nobody_came(view)
 
 
 def _in_force(hits: Sequence[Hit], *, failed: bool) -> tuple[Hit, ...]:
     """Without what healthy jobs print too, unless a rendezvous failed."""
-    failed = failed or any(h.signature not in (_NO_ID, _ADDRESS_UNREAD, _NODE) for h in hits)
+    failed = failed or any(h.signature not in _HARMLESS_TOO for h in hits)
     timed_out = any("RendezvousTimeoutError" in h.text for h in hits)
     speaking = [h for h in hits if h.signature == _NO_ID and timed_out] + [h for h in hits if h.signature == _ADDRESS_UNREAD and failed]
-    return (*speaking, *(h for h in hits if h.signature not in (_NO_ID, _ADDRESS_UNREAD, _NODE)))
-
-
-def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
-    """Two launchers that each say they are node 0."""
-    nodes: dict[str, set[tuple[str | None, str]]] = {}
-    for h in hits:
-        if h.signature == _NODE and h.groups["nodes"] != "1":
-            nodes.setdefault(h.groups["node_rank"], set()).add((h.host, h.source))
-    twice = next((number for number, places in nodes.items() if len(places) > 1), None)
-    if twice is None:
-        return None
-    lines = [h for h in hits if h.signature == _NODE and h.groups["node_rank"] == twice]
-    return CAUSE.of_hits(lines, found=Found("numbered-alike", n=len(nodes[twice]), first=lines[0]))
+    return (*speaking, *(h for h in hits if h.signature not in _HARMLESS_TOO))
 
 
 def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
@@ -94,28 +82,7 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
     others = any(view.hits_of(c) for c in lost) or view.timeouts or any(e.code != 0 for e in view.exits)
     beaten = any("keep-alive" in h.text for h in view.hits_of("store-disconnect"))
     kept = tuple(h for h in hits if not ((others and h.signature == _CLOSED) or ((others or beaten) and h.signature == _NO_STORE)))
-    if not kept:
-        return None
-    where = next(((h.groups["peer"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"peer", "port"} <= set(h.groups)), None)
-    best = min(kept, key=lambda h: STANDINGS.index(h.signature.standing))
-    if where is not None and best.signature in (_NO_STORE, _CONNECT_TIMED_OUT):
-        return CAUSE.of_hits((best, *(h for h in kept if h is not best)), view, Found("no-agent", address=where))
     return CAUSE.of_hits(kept, view)
-
-
-def _agents_waited(view: LogView) -> Found | None:
-    """A time-out of the store inside torchrun's agent: it waited for the agents of the other hosts, before any rank was started."""
-    waited = [
-        t
-        for t in view.tracebacks
-        if "imeout" in t.says
-        and any(f.name in _AGENT and "elastic" in f.file for f in t.frames)
-        # At the end agents wait for each other as well.
-        and not any(f.name == "_exit_barrier" for f in t.frames)
-    ]
-    if not waited or any(view.hits_of(c) for c in _EXPLAINS):
-        return None
-    return Found("agents-waited", evidence=waited[:2])
 
 
 def _nobody_came(view: LogView) -> Found | None:
@@ -139,12 +106,12 @@ def _nobody_came(view: LogView) -> Found | None:
     )
 
 
-def _of_hits(hits: Sequence[Hit]) -> Found | Finding | None:
+def _of_hits(hits: Sequence[Hit]) -> Answer:
     if not hits:
         return None
     unset = [h for h in hits if h.signature == _NOT_SET]
     if not unset:
-        return _numbered_alike(hits) or CAUSE.of_hits(_in_force(hits, failed=False))
+        return CAUSE.of_hits(_in_force(hits, failed=False))
     return Found("not-set", ranks=unset, evidence=unset[:2], name=unset[0].groups.get("name"))
 
 
@@ -166,17 +133,3 @@ _EXPLAINS = (
     "peer-lost",
     "collective-timeout",
 )
-
-# Where torchrun's agent exchanges with its like what each host has.
-_AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
-
-
-CAUSE = cause("rendezvous-misconfig", in_run=_in_run, in_logs=_in_logs)
-_WAITING = CAUSE.signature("waiting")
-_NOT_SET = CAUSE.signature("not-set")
-_CLOSED = CAUSE.signature("closed")
-_NO_STORE = CAUSE.signature("no-store")
-_CONNECT_TIMED_OUT = CAUSE.signature("connect-timed-out")
-_NO_ID = CAUSE.signature("no-id")
-_ADDRESS_UNREAD = CAUSE.signature("address-unread")
-_NODE = CAUSE.signature("node")

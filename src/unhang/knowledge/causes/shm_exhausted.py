@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from unhang.knowledge.cause import STANDINGS, LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import STANDINGS, cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import NOTHING, Text, msg
-from unhang.model import Finding
 from unhang.text import OF_BYTES
+
+CAUSE = cause("shm-exhausted")
 
 _MIB = 1024 * 1024
 _DOCKERS = 64 * _MIB
@@ -22,7 +21,7 @@ _FOR = {
 }
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if not hits:
         return None
@@ -39,14 +38,14 @@ def _in_logs(view: LogView) -> Finding | None:
     return CAUSE.of_hits(hits, view, says=says + many)
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     seen = host.shm
     if seen.space is None:
         return
     total, free = seen.space.total_bytes, seen.space.free_bytes
     here = _FOR.get(host.kind, ("enlarge",))
     options = f"; mounted {','.join(seen.options)}" if seen.options is not None and seen.mounted else ""
-    by = "ours" if any(s.of_trainings and s.abandoned is not False for s in seen.segments) else ""
+    ours = any(s.of_trainings and s.abandoned is not False for s in seen.segments)
     if total <= _SMALL:
         yield Found(
             "small",
@@ -62,7 +61,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
             "full",
             severity="error" if free < _DOCKERS else "warning",
             remedies=("clear-leftovers", *here),
-            by=by,
+            ours=ours,
             dead="left" if left else "unseen" if unseen else "",
             left=left,
             unseen=unseen,
@@ -70,7 +69,4 @@ def _on_host(host: HostView) -> Iterable[Found]:
             options=options,
         )
     if seen.space.inodes and seen.space.free_inodes < 1000:
-        yield Found("no-inodes", by=by, seen=seen, options=options)
-
-
-CAUSE = cause("shm-exhausted", in_logs=_in_logs, on_host=_on_host)
+        yield Found("no-inodes", ours=ours, seen=seen, options=options)

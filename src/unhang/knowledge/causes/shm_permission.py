@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.facts.shm import Shm
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
-
-if TYPE_CHECKING:
-    from unhang.facts.shm import Shm
-
 
 _MEMORY = ("tmpfs", "devtmpfs", "ramfs")
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.shm
     if seen.present is False:
@@ -44,6 +37,3 @@ def _evidence(seen: Shm) -> tuple[Evidence, ...]:
     if seen.kind is None or seen.options is None:
         return mode
     return (*mode, Evidence(source="/proc/mounts", text=f"{seen.kind} {','.join(seen.options)}"))
-
-
-CAUSE = cause("shm-permission", on_host=_on_host)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from unhang.knowledge.cause import cause
-from unhang.knowledge.judge import Found, HostView
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.facts.shm import Segment
+from unhang.knowledge.judge import Findings, Found, HostView
 from unhang.model import Evidence
-
-if TYPE_CHECKING:
-    from unhang.facts.shm import Segment
-
 
 # A job that is starting makes its segments before anybody attaches.
 _YOUNG_S = 60.0
 _MUCH_BYTES = 1 << 30
 
 
-_BY_NOBODY = msg("that no live process has mapped")
-_BY_NOBODY_SEEN = msg("that no process seen here has mapped")
-
-
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
 
     seen = host.shm
     old = [s for s in seen.segments if s.of_trainings and s.age_s >= _YOUNG_S]
@@ -31,7 +19,7 @@ def _on_host(host: HostView) -> Iterable[Found]:
     # Where not all processes are seen, those of this user still are: what none of them has mapped is worth asking the kernel about.
     unseen = [s for s in old if s.abandoned is None and s.uid == seen.uid]
     total = seen.space.total_bytes if seen.space is not None else 0
-    for segments, which in ((dead, _BY_NOBODY), (unseen, _BY_NOBODY_SEEN)):
+    for segments in (dead, unseen):
         if not segments:
             continue
         held = sum(s.size_bytes for s in segments)
@@ -41,25 +29,12 @@ def _on_host(host: HostView) -> Iterable[Found]:
             severity="warning" if held > (min(_MUCH_BYTES, total // 10) if total else _MUCH_BYTES) else "note",
             remedies=("remove-dead",) if ours else ("of-others",),
             evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
-            says=_says(segments, ours, held, which),
+            n=len(segments),
+            held=held,
+            seen=segments is unseen,
+            others=len(segments) - len(ours) or None,
             files=[f"/dev/shm/{s.name}" for s in segments[:3]],
         )
-
-
-def _says(segments: list[Segment], ours: list[Segment], held: int, which: Text) -> Text:
-    from unhang.text import size
-
-    count = "1 segment" if len(segments) == 1 else f"{len(segments)} segments"
-    others = len(segments) - len(ours)
-    of_others = msg("; {others} of them of other users", others=others) if others else NOTHING
-    return msg(
-        "{count} of trainings in /dev/shm, {size} in all, {which}{others}",
-        count=count,
-        n=len(segments),
-        size=size(held),
-        which=which,
-        others=of_others,
-    )
 
 
 def _evidence(segment: Segment) -> Evidence:
@@ -67,6 +42,3 @@ def _evidence(segment: Segment) -> Evidence:
 
     who = segment.owner or f"user {segment.uid}"
     return Evidence(source=f"/dev/shm/{segment.name}", text=f"{size(segment.size_bytes)}, of {who}, {segment.age_s / 3600:.1f} h old")
-
-
-CAUSE = cause("shm-stale-or-missing", on_host=_on_host)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import LogView, cause, command
-from unhang.model import Finding
+from unhang.knowledge.cause import cause, command
+from unhang.knowledge.judge import Answer, LogView
 from unhang.patterns import lazily
 
+CAUSE = cause("ssh-launcher")
+_NOT_FOUND_THERE = CAUSE.signature("not-found-there")
 
-def _in_logs(view: LogView) -> Finding | None:
+
+def in_logs(view: LogView) -> Answer:
     hits = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _NOT_FOUND_THERE or h.host is not None or _BY_SSH.search(h.text))
     host = next((h.groups["peer"] for h in hits if "peer" in h.groups), None)
     prove = command("ssh-copy-id {host:login} && ssh -o BatchMode=yes {host:login} hostname", host=host)
@@ -15,6 +18,3 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 _BY_SSH = lazily(r"\b(?:ssh|pdsh|srun|mpirun)\b|^(?:\[[\w,<>]+\]:)?[\w.-]+: bash: line ")
-
-CAUSE = cause("ssh-launcher", in_logs=_in_logs)
-_NOT_FOUND_THERE = CAUSE.signature("not-found-there")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from unhang.knowledge.caught_exceptions import that_ended_something
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView
+from unhang.logs import Hit
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from unhang.logs import Hit
-    from unhang.model import Finding
+CAUSE = cause("store-disconnect")
+NOT_ALL_CAME = CAUSE.signature("not-all-came")
 
 _TIMED_OUT = r"Socket Timeout|[Ww]ait timeout after|[Tt]imed out waiting"
 _WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|[Tt]imed out initializing process group")
@@ -20,7 +19,7 @@ _WAITED = lazily(rf"{_TIMED_OUT}|waitForInput: |clients joined|[Tt]imed out init
 AT_THE_END = lazily(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     if view.finished and all(AT_THE_END.search(h.text) for h in hits):
         failed = view.timeouts or any(e.code != 0 for e in view.exits) or that_ended_something(view.tracebacks, view)
@@ -32,7 +31,3 @@ def _in_logs(view: LogView) -> Finding | None:
 def is_wait(hits: Sequence[Hit]) -> bool:
     """Whether all that is said of the store is that a rank waited in vain for what another one writes: the store itself is there."""
     return bool(hits) and all(_WAITED.search(h.text) for h in hits)
-
-
-CAUSE = cause("store-disconnect", in_logs=_in_logs)
-NOT_ALL_CAME = CAUSE.signature("not-all-came")

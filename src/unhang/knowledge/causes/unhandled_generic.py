@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, LogView, RunView
 from unhang.knowledge.text import Text, msg
 from unhang.logs.log_facts import At
-from unhang.model import Evidence, Finding
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
-if TYPE_CHECKING:
-    from unhang.records.incident_view import IncidentView
+CAUSE = cause("unhandled-generic")
 
 _LAST_ERROR = lazily(r"Last [Ee]rror:\s*(?P<said>\S[^\n]{0,500})")
 
@@ -37,13 +36,13 @@ def _quoted(said: str | None) -> Text:
     return _NONE if said is None else msg("NCCL: {said}", said=said)
 
 
-def _in_run(picture: IncidentView) -> Finding | None:
+def in_run(picture: RunView) -> Answer:
     # What a rank raised is one text, with all its lines.
     hits = picture.hits_of(CAUSE.id)
     return CAUSE.of_hits(hits, says=_quoted(next((m["said"] for h in hits if (m := _LAST_ERROR.search(h.text)) is not None), None)))
 
 
-def _in_logs(view: LogView) -> Finding | None:
+def in_logs(view: LogView) -> Answer:
     hits = view.hits_of(CAUSE.id)
     said = words(view)
     if said is None:
@@ -58,6 +57,3 @@ def _in_logs(view: LogView) -> Finding | None:
     stands_there = said[0] in at.text
     quoted = Evidence(source=at.source, line=at.line if stands_there or at.line is None else at.line + 1, text=at.text if stands_there else said[0])
     return replace(found, evidence=(quoted, *found.evidence[:2]))
-
-
-CAUSE = cause("unhandled-generic", in_run=_in_run, in_logs=_in_logs)

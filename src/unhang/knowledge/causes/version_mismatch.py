@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView, cause
-from unhang.knowledge.judge import Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
 from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
-from unhang.model import Evidence, Finding
+from unhang.logs.log_facts import At
+from unhang.model import Evidence
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Libraries
-    from unhang.logs.log_facts import At
+
+CAUSE = cause("version-mismatch")
 
 _RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 
 
-def _in_logs(view: LogView) -> Found | Finding | None:
+def in_logs(view: LogView) -> Answer:
     """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
     own = view.hits_of(CAUSE.id)
     # Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other.
-    found: dict[str, list[At]] = {}
+    printed: dict[str, list[At]] = {}
     for text, places in sorted(view.nccl.versions.items()):
         if release := _RELEASE.search(text):
-            found.setdefault(release[1], []).extend(places)
-    printed = found
+            printed.setdefault(release[1], []).extend(places)
     apart = _apart(printed)
     named = next((h for h in own if "first_version" in h.groups), None)
     if named is not None:
@@ -79,7 +80,7 @@ def _release(code: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number >= 10000 else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
 
 
-def _on_host(host: HostView) -> Iterable[Found]:
+def on_host(host: HostView) -> Findings:
     from unhang.facts import libraries, python_env
 
     seen = host.get(libraries.SUBJECT)
@@ -100,15 +101,13 @@ def _on_host(host: HostView) -> Iterable[Found]:
             )
 
 
-def _pins(seen: Libraries) -> Iterable[Found]:
+def _pins(seen: Libraries) -> Findings:
     # What is not there at all is library-link's, where torch really lacks it.
     apart = [p for p in seen.broken_pins if p.installed is not None]
     for package in dict.fromkeys(p.package for p in apart):
         own = [p for p in apart if p.package == package]
-        about_torch = own[0].name == "torch"
         yield Found(
-            "other-pins",
-            by="" if about_torch else "pins",
+            "other-pins-than-torch" if own[0].name == "torch" else "other-pins",
             pins=[f"{p.name}=={p.wanted}" for p in own],
             package=package,
             version=seen.packages.get(package, seen.torch.version),
@@ -116,17 +115,13 @@ def _pins(seen: Libraries) -> Iterable[Found]:
                 (msg("{name} {wanted}, not {installed}", name=p.name, wanted=p.wanted, installed=p.installed) for p in own[:4]),
                 msg(", ", "version_mismatch"),
             ),
-            leads="undefined-symbols" if about_torch else "untested",
             each=own[:4],
         )
 
 
-def _replaced(seen: Libraries) -> Iterable[Found]:
+def _replaced(seen: Libraries) -> Findings:
     """The file of a wheel, and what the wheel's record says that it is."""
     wheel = next(((n, v) for n, v in seen.packages.items() if n.startswith("nvidia-nccl-cu")), None)
     file = next((c for c in (*seen.loaded, *seen.others) if c.name == "nccl" and "/nvidia/nccl/lib/" in c.path and c.version is not None), None)
     if wheel is not None and file is not None and ".".join(wheel[1].split(".")[:3]) != file.version:
         yield Found("other-nccl", wheel=wheel, file=file, requirement="==".join(wheel))
-
-
-CAUSE = cause("version-mismatch", in_logs=_in_logs, on_host=_on_host)
