@@ -13,7 +13,7 @@ import pytest
 
 from unhang.cli import own_steps
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text
+from unhang.knowledge.words import Text
 from unhang.launch.attempt import OTHER_GRACE_S
 from unhang.remedies.trial import Wrong
 

@@ -10,7 +10,7 @@ from tests.chinese import both, zh
 
 from unhang.diagnosis import proven_change, proven_in_logs
 from unhang.diagnosis.logs import judge_logs
-from unhang.knowledge.text import Text
+from unhang.knowledge.words import Text
 from unhang.launch import events
 from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir

@@ -29,7 +29,7 @@ from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.commands import command
-from unhang.knowledge.text import same
+from unhang.knowledge.words import same
 from unhang.logs import Hit, clean, match
 from unhang.model import Finding, HostFinding
 

@@ -12,7 +12,7 @@ from tests.chinese import both, zh
 
 from unhang import encoding
 from unhang.i18n import AND, NOTHING, Text, joined, listed, msg, same
-from unhang.knowledge.text import continued, possible, ranks
+from unhang.knowledge.words import continued, possible, ranks
 from unhang.model import Finding
 
 

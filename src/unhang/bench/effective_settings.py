@@ -21,7 +21,7 @@ from unhang.bench.records import Run
 from unhang.bench.step_times import RankFile
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.launch import events
 from unhang.logs import nccl_lines
 from unhang.settings.spellings import COMPILE_DISABLE

@@ -12,7 +12,7 @@ from pathlib import Path
 from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.files.opening import MAX_BYTES
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.printable import one_line
 from unhang.remedies import lint
 from unhang.remedies.lint.documents import Problem

@@ -21,7 +21,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.i18n import same
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result

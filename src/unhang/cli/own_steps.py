@@ -19,7 +19,7 @@ from unhang import encoding, fsio
 from unhang.diagnosis import rerun_command
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.i18n import NOTHING
-from unhang.knowledge.text import Text, msg, same
+from unhang.knowledge.words import Text, msg, same
 from unhang.launch import terminate
 from unhang.launch.command import resolve
 from unhang.model import Finding, Steps

@@ -13,7 +13,7 @@ from unhang.cli import training_command
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 from unhang.report import screen

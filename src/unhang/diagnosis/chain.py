@@ -11,7 +11,7 @@ from dataclasses import replace
 from unhang.i18n import NOTHING
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import continued, msg, ranks
+from unhang.knowledge.words import continued, msg, ranks
 from unhang.model import Finding, Verdict
 from unhang.records.incident import Incident, RankRecord
 

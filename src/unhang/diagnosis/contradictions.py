@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.flight import counting_messages, operations
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.model import Contradiction, Disagreement, Evidence, Finding
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from unhang.diagnosis import run_history
 from unhang.diagnosis.remains import remedy
 from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
-from unhang.knowledge import seen, text, words
-from unhang.knowledge.text import continued, joined, msg
+from unhang.knowledge import seen, words
+from unhang.knowledge.words import continued, joined, msg
 from unhang.model import Evidence, Finding, Verdict
 from unhang.records.status import fewer
 
@@ -87,7 +87,7 @@ def before_its_end(rundir: RunDir, went: RunHistory) -> Finding | None:
     parts = [
         msg(
             "{who} {were} at {at}",
-            who=text.ranks(ranks) if ranks else msg("a process"),
+            who=words.ranks(ranks) if ranks else msg("a process"),
             were=words.verb(ranks or (0,), "was", "were"),
             at=_place(*at),
         )

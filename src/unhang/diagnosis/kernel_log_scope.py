@@ -14,7 +14,7 @@ from typing import Literal
 
 from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.kernel_pids import is_address, is_kernels, is_of_a_rank, pid_of, short
-from unhang.knowledge.text import THEN, Text, continued, joined, msg, same
+from unhang.knowledge.words import THEN, Text, continued, joined, msg, same
 from unhang.logs import Hit, LogRead, Signature, Traceback, owner_of
 from unhang.model import Finding, NotExamined, Standing
 

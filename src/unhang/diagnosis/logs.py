@@ -23,7 +23,7 @@ from unhang.knowledge import catalogue, environments
 from unhang.knowledge.caught_exceptions import caught, failed, logged_over, stepped_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.kernel_pids import is_kernels
-from unhang.knowledge.text import continued, msg
+from unhang.knowledge.words import continued, msg
 from unhang.logs import Hit, LogRead, Needles, Role, alarms
 from unhang.logs.attempts import STARTS
 from unhang.logs.discovery import EMPTY, Discovered, find

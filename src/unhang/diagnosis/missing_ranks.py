@@ -10,8 +10,8 @@ from unhang.frames import place
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView, signature
 from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
-from unhang.knowledge.text import NOTHING, Text, msg, ranks, same
 from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
+from unhang.knowledge.words import NOTHING, Text, msg, ranks, same
 from unhang.logs import Hit
 from unhang.logs.log_facts import Call, Timeout
 from unhang.model import Evidence

@@ -10,7 +10,7 @@ from unhang.diagnosis.proven_in_logs import first, remedy
 from unhang.diagnosis.run_history import events
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.i18n import NOTHING
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.model import NotExamined, Outcome, Verdict
 from unhang.records.rundir import RunDir
 from unhang.settings.setting import typed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unhang.diagnosis.remains import SUPERVISE
 from unhang.diagnosis.remains import remedy as known_remedy
 from unhang.knowledge import words
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.logs import Hit
 from unhang.logs.signature import listed
 from unhang.model import Remedy, Verdict

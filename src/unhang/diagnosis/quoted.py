@@ -13,7 +13,7 @@ from unhang.flight.read_all import flight
 from unhang.flight.recording import Recording
 from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text, joined, msg, ranks, same
+from unhang.knowledge.words import NOTHING, Text, joined, msg, ranks, same
 from unhang.model import Evidence
 
 # How many ranks are quoted, and their frames read.

@@ -16,7 +16,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.remains import LOST, SUPERVISE, TRANSPORT, WAITING, remedy
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Ranks, Report, compare
 

@@ -19,9 +19,9 @@ from unhang.flight.mismatch import Mismatch, parting_of, slipped
 from unhang.flight.outcome import Outcome
 from unhang.flight.read_all import JobRecordings
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import catalogue, text, words
+from unhang.knowledge import catalogue, words
 from unhang.knowledge.causes.collective_mismatch import advice
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, msg, possible, ranks, same, sized, sums
+from unhang.knowledge.words import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, msg, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, Standing
 
 # What keeps others waiting, and is told beside another one that does.
@@ -170,7 +170,7 @@ class Wording:
             here=words.frame(a),
             there=words.of_rank(usual[0], words.frame(b)),
         )
-        return text.slipped(number, place(a, ""), place(b, "")), self._quoted.evidence(odd[0], said), a
+        return words.slipped(number, place(a, ""), place(b, "")), self._quoted.evidence(odd[0], said), a
 
     def _crossed(self) -> Finding:
         o = self.outcome

@@ -26,7 +26,7 @@ from unhang.i18n import Text, same
 from unhang.knowledge import catalogue, collective_waits, words
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.collective_waits import Kind
-from unhang.knowledge.text import NOTHING, msg, ranks
+from unhang.knowledge.words import NOTHING, msg, ranks
 from unhang.logs.log_facts import Status
 from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
 from unhang.text import OF_DUMPS, OF_RANK_0, OF_WHY

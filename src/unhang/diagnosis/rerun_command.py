@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.errors import RunDirError
 from unhang.knowledge.commands import PYTHON, Command, command
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.model import Finding, ProcessId, Remedy, Verdict
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from unhang import encoding
 from unhang.diagnosis.remains import remedy
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
-from unhang.knowledge.text import Text, joined, msg
+from unhang.knowledge.words import Text, joined, msg
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
 from unhang.records.status import Seen

@@ -14,8 +14,8 @@ from unhang.diagnosis.rerun_command import seen_from_here
 from unhang.diagnosis.run_history import RunHistory, Unfinished
 from unhang.errors import RunDirError
 from unhang.facts import processes
-from unhang.knowledge import seen, text, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
+from unhang.knowledge import seen, words
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
 from unhang.model import Evidence, ProcessId, Remedy
 from unhang.records.run_follower import Looker
 from unhang.records.run_snapshot import Phase, Rank, RunSnapshot
@@ -137,7 +137,7 @@ def _ranks(picture: RunSnapshot, now: Now | None) -> list[Text]:
     if running := [r for r in picture.ranks if r.alive]:
         said.append(msg("still running, unwatched: {who}", who=_processes(running)))
     if gone := [r.rank for r in picture.ranks if r.alive is False]:
-        said.append(msg("no longer alive: {who}", who=text.ranks(gone)))
+        said.append(msg("no longer alive: {who}", who=words.ranks(gone)))
     return said
 
 
@@ -179,7 +179,7 @@ def _ended(ranks: Sequence[RankNow]) -> Text:
     how: dict[Text, list[int]] = {}
     for rank in ranks:
         how.setdefault(_how(rank), []).append(rank.rank)
-    return joined((msg("{who} {how}", who=text.ranks(numbers), how=said) for said, numbers in how.items()), COMMA)
+    return joined((msg("{who} {how}", who=words.ranks(numbers), how=said) for said, numbers in how.items()), COMMA)
 
 
 def _how(rank: RankNow) -> Text:

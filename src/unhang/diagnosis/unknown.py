@@ -28,12 +28,12 @@ from unhang.diagnosis.remains import (
     WAITING,
 )
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import other_libraries, text, words
+from unhang.knowledge import other_libraries, words
 from unhang.knowledge.cause import named
 from unhang.knowledge.causes.collective_timeout import NCCL2, blamed
 from unhang.knowledge.causes.store_disconnect import NOT_ALL_CAME, is_wait
 from unhang.knowledge.causes.unhandled_generic import words as nccls_words
-from unhang.knowledge.text import NOTHING, THEN, Text, joined, msg
+from unhang.knowledge.words import NOTHING, THEN, Text, joined, msg
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 
@@ -109,8 +109,8 @@ def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedi
     if symptoms[0].cause == "collective-timeout" and not any(blamed(h) or other_libraries.library(h) for h in hits):
         # Who waited is told, and is not to blame; of other libraries the sentence says for whom.
         symptoms = [replace(symptoms[0], ranks=(), hosts=()), *symptoms[1:]]
-    more = msg("; this is a consequence, and its cause is not in evidence") + text.possible(remains)
-    return replace(text.continued(symptoms[0], more), standing="not-established", remedies=remedies)
+    more = msg("; this is a consequence, and its cause is not in evidence") + words.possible(remains)
+    return replace(words.continued(symptoms[0], more), standing="not-established", remedies=remedies)
 
 
 def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding:
@@ -120,7 +120,7 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     told = {s.cause for s in symptoms}
     if symptoms[0].cause == "unhandled-generic" and nccls_words(view) is not None:
         more = msg("; no cause known here explains these words")
-        return replace(text.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
+        return replace(words.continued(symptoms[0], more), standing="not-established", remedies=(LOOK_UP, SUPERVISE))
     if symptoms[0].cause == "peer-lost" and all(h.signature in named("peer-lost", "broken-pool") for h in view.hits_of("peer-lost")):
         return only_symptoms(symptoms, remains=("host-oom-or-killed", *CRASH), remedies=(KERNEL_LOG, NATIVE_STACK))
     more_messages = say_more_in_logs(view)
@@ -160,7 +160,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     if first is None:
         return None
     ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
-    who = text.ranks(ranks) if ranks else msg("a process") if first.local_rank is None else msg("local rank {n}", n=first.local_rank)
+    who = words.ranks(ranks) if ranks else msg("a process") if first.local_rank is None else msg("local rank {n}", n=first.local_rank)
     count = ranks or (0,)
     stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
     frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
@@ -176,7 +176,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
             at=msg(" at {at}", at=where) if where else NOTHING,
             tells=msg(": {what}", what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING,
         )
-        says += text.possible(CRASH)
+        says += words.possible(CRASH)
     else:
         says = msg(
             "{who} ended by {themselves} with exit code {code}, and no exception is in the logs",
@@ -231,12 +231,12 @@ def _signalled(view: IncidentView, rank: RankView) -> Finding:
         rank,
         says=msg(
             "{who} was ended by {signal}{at}{tells}; why is not in evidence",
-            who=text.ranks([rank.number]),
+            who=words.ranks([rank.number]),
             signal=words.signal_name(number),
-            at=text.at(view, rank),
+            at=words.at(view, rank),
             tells=tells,
         )
-        + text.possible(CRASH),
+        + words.possible(CRASH),
         evidence=(*evidence, *words.stack_evidence(view, rank)),
         remedies=(NATIVE_STACK,),
     )
@@ -258,9 +258,9 @@ def _left(view: IncidentView, rank: RankView) -> Finding:
         rank,
         says=msg(
             "{who} {how} without an exception that anything saw{at}{left}",
-            who=text.ranks([rank.number]),
+            who=words.ranks([rank.number]),
             how=how,
-            at=text.at(view, rank),
+            at=words.at(view, rank),
             left=msg("; its log ends without a word about it") if wordless else msg("; it printed nothing") if silent else NOTHING,
         ),
         evidence=(
@@ -290,13 +290,13 @@ def _all_joined(view: IncidentView) -> Finding:
     assert view.front is not None
     waiting = view.front.waiting
     first = view.waits[waiting[0]]
-    says = text.waiting(view) + text.stall(view)
+    says = words.waiting(view) + words.stall(view)
     remains: tuple[str, ...] = WAITING
     if view.front.finished:
         remains = TRANSPORT
         says += msg(
             ", which all have come to and which is over on {over} only: look at the links from {over} to the others",
-            over=text.ranks(view.front.finished),
+            over=words.ranks(view.front.finished),
         )
     elif view.front.complete:
         remains = TRANSPORT
@@ -309,7 +309,7 @@ def _all_joined(view: IncidentView) -> Finding:
     if remains is TRANSPORT and first.op in ROOTED and not all(any(f.arguments for f in view.waits[r].frames) for r in waiting):
         remains = ("collective-mismatch", *TRANSPORT)
         says += msg("; or ranks gave different roots, which no recorder holds")
-    says += text.possible(remains)
+    says += words.possible(remains)
     return words.unestablished(
         says,
         ranks=waiting,
@@ -327,18 +327,18 @@ def _not_seen(view: IncidentView) -> Text:
         return NOTHING
     parts = []
     if front.unseen:
-        parts.append(msg("of {who} there is no record of it", who=text.ranks(front.unseen)))
+        parts.append(msg("of {who} there is no record of it", who=words.ranks(front.unseen)))
     if front.disputed:
         parts.append(
             msg(
                 "what {who} did is told differently by {their} recorder and by a heartbeat or stack",
-                who=text.ranks(front.disputed),
+                who=words.ranks(front.disputed),
                 their=words.verb(front.disputed, "its", "their"),
             )
         )
     if front.lost:
         said = msg("the recorder of {who} has overwritten its call #{n}")
-        parts.append(said.fill(who=text.ranks(front.lost), n=str(front.seq)))
+        parts.append(said.fill(who=words.ranks(front.lost), n=str(front.seq)))
     return joined(parts)
 
 
@@ -350,22 +350,22 @@ def _elsewhere(view: IncidentView, waiting: Sequence[int]) -> Text:
             by_place.setdefault(where, []).append(rank.number)
     places = list(by_place.items())[:_ABSENT_SHOWN]
     each = msg("; {who} {stand} at {at}")
-    return joined((each.fill(who=text.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
+    return joined((each.fill(who=words.ranks(n), stand=words.verb(n, "stands", "stand"), at=where) for where, n in places), NOTHING)
 
 
 def _silent(view: IncidentView) -> Finding:
     numbers = [r.number for r in view.ranks]
-    waiting = text.waiting(view)
+    waiting = words.waiting(view)
     # Some that wait elsewhere, in unhang's library for instance, count as absent here, and no cause that is known speaks of them.
     absent = [r for r in view.ranks if view.front is not None and r.number in view.front.absent][:_ABSENT_SHOWN]
-    says = msg("no progress{stall}", stall=text.stall(view))
+    says = msg("no progress{stall}", stall=words.stall(view))
     says = joined((t for t in (says, waiting) if t), THEN)
     for rank in absent:
-        says += msg("; {who} has not come to it", who=text.ranks([rank.number]))
+        says += msg("; {who} has not come to it", who=words.ranks([rank.number]))
         if (where := view.where(rank)) is not None:
             says += msg(", and stands at {at}", at=where)
     unknown = msg("; what the ranks are doing is not in evidence")
-    says += (msg("; why is not in evidence") if absent else unknown) + text.possible(WAITING)
+    says += (msg("; why is not in evidence") if absent else unknown) + words.possible(WAITING)
     shown = [*absent, *(r for r in view.ranks if r not in absent)][: max(2, len(absent))]
     return words.unestablished(
         says,

@@ -13,7 +13,7 @@ from unhang.frames import Frame, place, user_frame
 from unhang.knowledge import catalogue, collective_waits, words
 from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
-from unhang.knowledge.text import Text, joined, msg, possible, ranks
+from unhang.knowledge.words import Text, joined, msg, possible, ranks
 from unhang.logs.alarms import CRASHES, FATAL, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL, at_the_end
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily

@@ -12,7 +12,7 @@ from unhang.flight.read_all import JobRecordings
 from unhang.flight.recording import Recording
 from unhang.frames import place, user_frame
 from unhang.knowledge import words
-from unhang.knowledge.text import NOTHING, Text, joined, msg, possible, ranks
+from unhang.knowledge.words import NOTHING, Text, joined, msg, possible, ranks
 from unhang.model import Finding, NotExamined, Remedy
 
 STACKS = msg("stacks, process states")

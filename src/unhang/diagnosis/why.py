@@ -16,7 +16,7 @@ from unhang.diagnosis import chain, interrupted, proven_change, rerun_command, r
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
-from unhang.knowledge.text import THEN, continued, joined, msg
+from unhang.knowledge.words import THEN, continued, joined, msg
 from unhang.model import ONLY_NEWEST, Finding, Input, NotExamined, Verdict
 from unhang.records import incident_view
 from unhang.records.incident import Incident

@@ -17,7 +17,7 @@ from unhang.i18n import chinese
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.knowledge.judge import Found, HostView, LogView, Words
-from unhang.knowledge.text import NOTHING, Text, msg, ranks
+from unhang.knowledge.words import NOTHING, Text, msg, ranks
 from unhang.logs import Hit, Role, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.patterns import lazily

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unhang.frames import Frame, inside, op_of_stack, place
 from unhang.knowledge import words
-from unhang.knowledge.text import Text, joined, msg, ranks
+from unhang.knowledge.words import Text, joined, msg, ranks
 from unhang.model import Evidence, Finding
 from unhang.user_files import is_user_file
 

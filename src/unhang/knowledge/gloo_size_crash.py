@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import words
 from unhang.knowledge.cause import signature
-from unhang.knowledge.text import NOTHING, Text, msg, ranks
+from unhang.knowledge.words import NOTHING, Text, msg, ranks
 from unhang.logs import Hit
 from unhang.model import Evidence
 

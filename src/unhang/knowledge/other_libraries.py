@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang import data
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
 from unhang.logs import Hit, Signature
 from unhang.logs.signature import NOT_INSTEAD, compiled
 from unhang.model import Remedy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unhang.knowledge import text, words
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge import words
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, same
 from unhang.records.incident import SILENT_S
 from unhang.records.status import Place, Seen
 
@@ -53,7 +53,7 @@ def one(seen: Seen) -> Text:
     elif seen.silent_s > SILENT_S:
         more.append(msg("no heartbeat for {s} by then", s=words.seconds(seen.silent_s)))
     said = msg(" ({more})", more=joined(more, COMMA)) if more else NOTHING
-    return msg("{who} at {where}{said}", who=text.ranks(seen.ranks), where=where, said=said)
+    return msg("{who} at {where}{said}", who=words.ranks(seen.ranks), where=where, said=said)
 
 
 def short(place: Place) -> str:

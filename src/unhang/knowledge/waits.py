@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.model import Evidence, Wait
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
-from unhang.knowledge.text import NOTHING, Text, msg, same
+from unhang.knowledge.words import NOTHING, Text, msg, same
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:

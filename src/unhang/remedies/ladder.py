@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from unhang.i18n import NOTHING, same
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
 from unhang.remedies.ladder_steps import AS_IS, PRESCRIBED, TRANSPORTS, Rung

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from unhang import data
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.model import Finding, Verdict
 from unhang.settings.catalogue import OF_THE_SCRIPT
 from unhang.settings.setting import Choice, Installed, applied

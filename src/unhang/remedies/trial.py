@@ -17,7 +17,7 @@ import psutil
 
 from unhang import fsio
 from unhang.i18n import same
-from unhang.knowledge.text import Text, joined, msg
+from unhang.knowledge.words import Text, joined, msg
 from unhang.logs import nccl_lines
 from unhang.model import StageResult, Steps, Trial
 from unhang.probes import plan

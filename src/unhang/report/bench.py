@@ -22,7 +22,7 @@ from unhang.bench.explain import explain, summarize
 from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.i18n import texts
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, same
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
 from unhang.report.console import Console, fold

@@ -21,7 +21,7 @@ from typing import IO, Any, Literal
 from unhang import fsio
 from unhang.i18n import in_language
 from unhang.knowledge import seen
-from unhang.knowledge.text import NOTHING, Text, joined, msg, same
+from unhang.knowledge.words import NOTHING, Text, joined, msg, same
 from unhang.launch import events
 from unhang.model import Finding
 from unhang.report import language, screen, stall_line, terminal

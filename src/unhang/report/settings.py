@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text as Shown
 
 from unhang.i18n import COMMA, Words, in_language, joined, same
-from unhang.knowledge.text import THEN, Text, msg
+from unhang.knowledge.words import THEN, Text, msg
 from unhang.report.console import styled
 from unhang.report.language import Language
 from unhang.settings.catalogue import Preset

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.frames import other_line, place, user_frame
-from unhang.knowledge import fingerprints, text, unhang_errors, words
+from unhang.knowledge import fingerprints, unhang_errors, words
 from unhang.knowledge.cause import cause
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_parting
-from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.knowledge.watchdogs import Parted, collective, parted, ranks_of
+from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.logs import Hit
 from unhang.model import Finding, Standing
 from unhang.patterns import lazily
@@ -68,7 +68,7 @@ def _of_crossing(picture: RunView, front: Stall) -> Found:
     first = NOTHING
     where = None
     if strayed and len(groups) == 2:
-        first = text.crossed_by(front.by, strayed, groups[0], groups[1])
+        first = words.crossed_by(front.by, strayed, groups[0], groups[1])
         line = picture.waits[strayed[0]].place if strayed[0] in picture.waits else None
         where = picture.place(line) if line is not None else None
     return Found(
@@ -106,7 +106,7 @@ def _of_parting(picture: RunView, parting: Mismatch) -> Found:
     sums, places = NOTHING, set[str]()
     if parting.by == "sums":
         odd_first = sorted(kinds, key=lambda kind: kind != first_odd.says)
-        sums = text.joined(text.sums(kind, [s.rank for s in sides if s.says == kind]) for kind in odd_first[:3])
+        sums = words.joined(words.sums(kind, [s.rank for s in sides if s.says == kind]) for kind in odd_first[:3])
         places = {picture.place(s.place) for s in sides if s.place is not None}
     return Found(
         "message-size" if parting.kind == "p2p-size" else "sums" if parting.by == "sums" else "mismatch",
@@ -122,7 +122,7 @@ def _of_parting(picture: RunView, parting: Mismatch) -> Found:
         at=places.pop() if len(places) == 1 else None,
         one=_did(picture, parting, first_odd),
         other=_did(picture, parting, rest),
-        edited=text.edited(parting.kind, parting.edit),
+        edited=words.edited(parting.kind, parting.edit),
         known=parting.by if parting.by in ("majority", "history") else "two" if len(sides) == 2 else "astray",
         agree=len(sides) - len(parting.odd),
         total=len(sides),
@@ -134,7 +134,7 @@ def _of_parting(picture: RunView, parting: Mismatch) -> Found:
 
 def _sized(picture: RunView, side: MismatchSide) -> Text:
     at = msg(" at {at}", at=picture.place(side.place)) if side.place is not None else NOTHING
-    return msg("{what} (rank {rank}{at})", what=text.sized(side.says), rank=side.rank, at=at)
+    return msg("{what} (rank {rank}{at})", what=words.sized(side.says), rank=side.rank, at=at)
 
 
 def _where(picture: RunView, parting: Mismatch, shown: MismatchSide) -> str | None:
@@ -149,7 +149,7 @@ def _where(picture: RunView, parting: Mismatch, shown: MismatchSide) -> str | No
 def _slipped(picture: RunView, calls: tuple[Call, Call] | None) -> Text:
     lines = [user_frame(c.frames) for c in calls or ()]
     here, there = (picture.place(line) for line in lines if line is not None) if calls and all(lines) else ("", "")
-    return text.THEN + text.slipped(calls[0].seq, here, there) if calls and here else NOTHING
+    return words.THEN + words.slipped(calls[0].seq, here, there) if calls and here else NOTHING
 
 
 def _did(picture: RunView, parting: Mismatch, side: MismatchSide) -> list[Issued]:
@@ -208,7 +208,7 @@ def _of_crash(picture: RunView, crash: Crash) -> Found:
         thing="-".join(crash.differs),
         others=len(crash.involved) - len(crash.odd),
         call=words.call(crash.call) if crash.call is not None and (crash.odd or crash.certain) else None,
-        stood=text.joined(stood[:2], msg(", ", "collective_mismatch")) if crash.lines_differ else None,
+        stood=words.joined(stood[:2], msg(", ", "collective_mismatch")) if crash.lines_differ else None,
         two=len(crash.involved) == 2,
         slipped=_slipped(picture, crash.slip),
         received=crash.received or None,
@@ -339,7 +339,7 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
     found = CAUSE.of_hits(hits, view)
     if found is not None and hits[0].signature == SIZE_MISMATCH:
         # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
-        return replace(text.continued(found, ended_of(view)), where=_where_lost(view, agreed=False))
+        return replace(words.continued(found, ended_of(view)), where=_where_lost(view, agreed=False))
     return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
-from unhang.knowledge.text import msg
 from unhang.knowledge.watchdogs import behind, collective, first_of_each, ranks_of, silent
+from unhang.knowledge.words import msg
 from unhang.logs import Hit
 from unhang.logs.log_facts import Timeout
 from unhang.model import Finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge import collective_waits, waits, words
 from unhang.knowledge.blocked_threads import held_back, line_in_data_set, workers_at_work
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
@@ -49,7 +49,7 @@ def in_run(picture: RunView) -> Answer:
         what="inner" if inner else "worker" if workers else "workers",
         worker=next(iter(workers), None),
         described=waits.described(picture, wait),
-        since=text.stall(picture) + text.while_waiting(picture),
+        since=words.stall(picture) + words.while_waiting(picture),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.frames import inside
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.blocked_threads import polls_a_lock, standstill
 from unhang.knowledge.judge import Answer, Found, RunView
 
@@ -23,7 +23,7 @@ def in_run(picture: RunView) -> Answer:
         ranks=numbers,
         evidence=(*words.stack_evidence(picture, first), *words.activity_evidence(picture, first)),
         where=picture.where(first),
-        at=text.at(picture, first),
+        at=words.at(picture, first),
         some=len(waiting) < len(picture.ranks),
         picture=picture,
     )

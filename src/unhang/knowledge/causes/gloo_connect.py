@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from unhang.knowledge.cause import cause, command
 from unhang.knowledge.judge import Answer, Found, LogView
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.logs import Hit
 
 CAUSE = cause("gloo-connect")

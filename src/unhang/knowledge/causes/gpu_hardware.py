@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unhang import data
 from unhang.knowledge.cause import STANDINGS, Command, cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.logs import Hit
 from unhang.model import Evidence, Severity
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import msg, same
+from unhang.knowledge.words import msg, same
 from unhang.patterns import lazily
 
 CAUSE = cause("gpu-newer-than-nccl")

@@ -11,7 +11,7 @@ from unhang.knowledge import serving, words
 from unhang.knowledge.caught_exceptions import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
-from unhang.knowledge.text import continued, msg
+from unhang.knowledge.words import continued, msg
 from unhang.logs import Hit, Traceback
 from unhang.model import Finding
 from unhang.patterns import lazily

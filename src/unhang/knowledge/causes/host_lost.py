@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.i18n import msg
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.judge import Answer, Found, RunView
 
 _CLOSED = msg("{host} closed the connection itself: unhang was killed there, or the host was shut down")
@@ -29,5 +29,5 @@ def in_run(picture: RunView) -> Answer:
         ),
         picture=picture,
         others="others" if picture.waits else "",
-        waiting=text.waiting(picture),
+        waiting=words.waiting(picture),
     )

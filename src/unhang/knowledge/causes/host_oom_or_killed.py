@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import srun_ranges, text, words
+from unhang.knowledge import srun_ranges, words
 from unhang.knowledge.caught_exceptions import passed_over
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.logs import Hit
 from unhang.logs.log_facts import At
 from unhang.model import Evidence, Finding
@@ -100,8 +100,8 @@ def in_run(picture: RunView) -> Answer:
         ranks=[r.number for r in killed],
         evidence=(*evidence, *words.stack_evidence(picture, first, innermost=False), *hits[:1]),
         remedies=_MEMORY if who != "nobody" else ("find-the-killer", "watch-memory"),
-        where=text.last_seen(picture, first),
-        at=text.at(picture, first),
+        where=words.last_seen(picture, first),
+        at=words.at(picture, first),
         who=who,
         somebody=picture.oom_kills_of_somebody[-1:],
         unread=picture.kernel is None,

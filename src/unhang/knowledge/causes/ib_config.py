@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from unhang.facts.infiniband import Device, Gid, Infiniband, Port
 from unhang.knowledge.judge import Findings, Found, HostView
-from unhang.knowledge.text import COMMA, joined, msg
+from unhang.knowledge.words import COMMA, joined, msg
 
 
 def on_host(host: HostView) -> Findings:

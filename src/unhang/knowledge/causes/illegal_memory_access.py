@@ -7,7 +7,7 @@ from dataclasses import replace
 from unhang.knowledge import other_libraries
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, LogView, RunView
-from unhang.knowledge.text import msg, ranks
+from unhang.knowledge.words import msg, ranks
 from unhang.logs import Hit
 from unhang.model import Standing
 

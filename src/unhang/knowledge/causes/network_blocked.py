@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import Text, msg, same
+from unhang.knowledge.words import Text, msg, same
 from unhang.logs import Hit
 from unhang.model import Finding, Remedy
 from unhang.patterns import lazily

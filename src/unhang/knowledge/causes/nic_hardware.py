@@ -6,7 +6,7 @@ from unhang.facts.infiniband import Infiniband
 from unhang.facts.kernel_log import Event
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Findings, Found, HostView
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.logs import Hit, match
 from unhang.model import Evidence
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
 
 if TYPE_CHECKING:
     from unhang.facts.gpu import Gpus, Pair

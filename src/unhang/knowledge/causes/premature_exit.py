@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_wait
@@ -43,8 +43,8 @@ def in_run(picture: RunView) -> Answer:
         if first.ended.announced or first.record.done
         else "exit-code-0",
         when=when,
-        at=text.at(picture, first),
-        waiting=text.waiting(picture) if any(r.number in picture.waits for r in harmed) else None,
+        at=words.at(picture, first),
+        waiting=words.waiting(picture) if any(r.number in picture.waits for r in harmed) else None,
         others=[r.number for r in harmed],
         picture=picture,
         code=first.ended.exitcode if first.ended.announced else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge import collective_waits, waits, words
 from unhang.knowledge.blocked_threads import State, children_waited_for, held_back, keeping
 from unhang.knowledge.cause import STANDINGS, cause, command
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
@@ -88,8 +88,8 @@ def in_run(picture: RunView) -> Answer:
         first=first,
         doing=doing,
         described=waits.described(picture, first.wait),
-        at=text.at(picture, first),
-        since=text.stall(picture) + text.while_waiting(picture),
+        at=words.at(picture, first),
+        since=words.stall(picture) + words.while_waiting(picture),
         child=next(iter(children), None),
         ended=words.ended(children[0].record.exitcode) if children else None,
         stacks=first.record.stacks or "",

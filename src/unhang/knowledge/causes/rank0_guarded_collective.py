@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from unhang.frames import place
-from unhang.knowledge import text, words
+from unhang.knowledge import words
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import Guarded, guard_of_parting, guard_of_wait
-from unhang.knowledge.text import NOTHING, Text, msg
 from unhang.knowledge.watchdogs import GaveUpIn, collective, first_of_each, guard_in, rank_0_apart, ranks_of, silent
+from unhang.knowledge.words import NOTHING, Text, msg
 
 
 def in_run(picture: RunView) -> Answer:
@@ -16,12 +16,12 @@ def in_run(picture: RunView) -> Answer:
         other = next(s for s in picture.front.parting.sides if s.says != side.says)
         others = [s.rank for s in picture.front.parting.sides if s.says == other.says]
         at = msg(" ({at})", at=picture.place(other.place)) if other.place else NOTHING
-        elsewhere = msg("; {who} issued {op}{at}", who=text.ranks(others), op=other.op, at=at)
+        elsewhere = msg("; {who} issued {op}{at}", who=words.ranks(others), op=other.op, at=at)
         under = [s.rank for s in picture.front.parting.sides if s.says == side.says]
         return _finding(picture, odd, under, guard, side.op, elsewhere)
     if (guard_alone := guard_of_wait(picture)) is not None and picture.front is not None:
         waiting = list(picture.front.waiting)
-        gone = msg("; {who} left in order without it", who=text.ranks(picture.front.absent))
+        gone = msg("; {who} left in order without it", who=words.ranks(picture.front.absent))
         return _finding(picture, tuple(waiting), waiting, guard_alone, picture.waits[waiting[0]].op, gone)
     return None
 

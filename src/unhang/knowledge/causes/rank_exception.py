@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unhang.frames import Frame, place, user_frame
-from unhang.knowledge import exceptions, text, words
+from unhang.knowledge import exceptions, words
 from unhang.knowledge.caught_exceptions import closed_pipe, that_ended_something
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.logs import Traceback, exits, tracebacks
 from unhang.model import Evidence, Finding
 from unhang.patterns import lazily
@@ -63,7 +63,7 @@ def in_run(picture: RunView) -> Answer:
     frame = user_frame(raised.frames) or first.record.last_place
     at = picture.place(frame) if frame is not None else None
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
-    who = _EVERY_RANK if everyone else text.ranks(numbers)
+    who = _EVERY_RANK if everyone else words.ranks(numbers)
     found = CAUSE.told(
         Found(
             "raised",
@@ -218,7 +218,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     everyone = world_size is not None and len(numbers) == world_size > 1
     processes = len(chosen) if not numbers else 0
     some = msg("{n} processes", n=processes) if processes > 1 else msg("a process")
-    who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
+    who = _EVERY_RANK if everyone else words.ranks(numbers) if numbers else some
     alike = everyone or len(numbers) > 1 or processes > 1
     others = [t for members in groups.values() if members is not chosen for t in members]
     # Frames behind the exception may be another's, and what was being handled, or what the message names, may be why.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
-from unhang.knowledge.text import joined, msg
+from unhang.knowledge.words import joined, msg
 from unhang.logs import Hit
 from unhang.model import Finding
 

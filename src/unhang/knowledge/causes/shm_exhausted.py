@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import NOTHING, Text, msg
+from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.text import OF_BYTES
 
 CAUSE = cause("shm-exhausted")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import collective_waits, text, waits, words
+from unhang.knowledge import collective_waits, waits, words
 from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_work
 from unhang.knowledge.cause import cause, signature
 from unhang.knowledge.causes.rank_exception import own_tracebacks
@@ -84,7 +84,7 @@ def in_run(picture: RunView) -> Answer:
         first=first,
         worker=worker,
         loops=loops,
-        since=text.stall(picture) + text.while_waiting(picture),
+        since=words.stall(picture) + words.while_waiting(picture),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, LogView, RunView
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.logs.log_facts import At
 from unhang.model import Evidence
 from unhang.patterns import lazily

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
-from unhang.knowledge.text import COMMA, NOTHING, Text, joined, msg, same
+from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, same
 from unhang.logs.log_facts import At
 from unhang.model import Evidence
 from unhang.patterns import lazily

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 
 CAUSE = cause("wsl-limits")
 

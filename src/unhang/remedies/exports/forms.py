@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang import data
 from unhang.errors import UnhangError, unknown_name
-from unhang.knowledge.text import Text, msg
+from unhang.knowledge.words import Text, msg
 from unhang.remedies.exports.form_settings import Carried, Layout
 from unhang.settings.setting import typed
 

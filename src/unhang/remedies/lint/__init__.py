@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import NOTHING, msg, same
+from unhang.knowledge.words import NOTHING, msg, same
 from unhang.remedies.exports.forms import NAMES, form
 from unhang.remedies.lint import accelerate, deepspeed, documents, kubernetes, script, starts
 from unhang.remedies.lint.documents import Layout, Problem, known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from unhang.knowledge.text import msg
+from unhang.knowledge.words import msg
 from unhang.remedies.lint.documents import ABSENT, Key, Layout, Problem, known, nearest, table
 
 _TYPE_OF = {"deepspeed_config": "DEEPSPEED", "fsdp_config": "FSDP", "megatron_lm_config": "MEGATRON_LM"}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from unhang.knowledge.text import Text, joined, msg, same
+from unhang.knowledge.words import Text, joined, msg, same
 from unhang.remedies.lint.documents import ABSENT, Key, Layout, Problem, dotted, known, nearest, table
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"

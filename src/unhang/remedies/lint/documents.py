@@ -12,7 +12,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import NOTHING, Text, msg, same
+from unhang.knowledge.words import NOTHING, Text, msg, same
 
 if TYPE_CHECKING:
     import yaml

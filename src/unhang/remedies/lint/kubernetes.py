@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from unhang.knowledge.text import msg, same
+from unhang.knowledge.words import msg, same
 from unhang.remedies.lint import script
 from unhang.remedies.lint.documents import ABSENT, Key, Problem
 

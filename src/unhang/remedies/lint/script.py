@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from unhang.knowledge.text import NOTHING, Text, joined, msg, same
+from unhang.knowledge.words import NOTHING, Text, joined, msg, same
 from unhang.remedies.lint.documents import Problem
 from unhang.remedies.lint.starts import Script, Start, Value, host_and_port, read
 
