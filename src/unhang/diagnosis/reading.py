@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang import logs
 from unhang.errors import RecordError
 from unhang.logs import LogRead, Needles
-from unhang.logs.decompress import packing
 from unhang.logs.line import MAX_LINE_BYTES
 from unhang.logs.readers import Readers, cores
 from unhang.logs.search import Part, read_part
 from unhang.logs.sources import Source, named
-from unhang.logs.streams import HEAD_BYTES
+from unhang.logs.streams import HEAD_BYTES, packing
 from unhang.model import NotExamined
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from unhang.flight.pickle_columns import Repeats
 from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget
 from unhang.flight.recording import FIELDS, recording_of
-from unhang.logs import decompress
-from unhang.logs.streams import Budget, Damaged, Limits, Stream
+from unhang.logs.streams import Budget, Damaged, Limits, Stream, unpacked
 
 FORMAT = 2
 MAGIC = b"UNHANG-DIGEST" + bytes([FORMAT]) + b"\n"
@@ -224,7 +223,7 @@ def read(path: Path) -> Digest:
             raise ValueError(damage)
         packed = Stream(iter((data[len(MAGIC) :],)), str(path))
         limits = Limits(always_bytes=MAX_BYTES, unpacked_bytes=MAX_BYTES)
-        whole = b"".join(decompress.unpacked("zstd", packed, Budget(str(path), len(data), limits)))
+        whole = b"".join(unpacked("zstd", packed, Budget(str(path), len(data), limits)))
         extend_budget(len(whole))
         return Digest(path, msgspec.msgpack.decode(whole, type=_Host))
 

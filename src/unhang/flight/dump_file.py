@@ -19,9 +19,8 @@ from unhang.flight import safe_unpickle
 from unhang.flight.pickle_columns import Repeats, repeats
 from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget, is_bounded
-from unhang.logs import decompress
 from unhang.logs.kinds import FLIGHT, no_log
-from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks
+from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks, packing, unpacked
 
 # A dump of 2,000 entries with stacks is about 5 MB.
 MAX_BYTES = 512 * 1024 * 1024
@@ -76,8 +75,8 @@ def head_of(path: Path) -> bytes:
         file = FileBytes(path, str(path))
         try:
             data = Stream(chunks(file), str(path))
-            if kind := decompress.packing(data.peek(HEAD_BYTES)):
-                data = Stream(decompress.unpacked(kind, data, Budget(str(path), file.size_bytes, Limits())), str(path))
+            if kind := packing(data.peek(HEAD_BYTES)):
+                data = Stream(unpacked(kind, data, Budget(str(path), file.size_bytes, Limits())), str(path))
             return data.peek(HEAD_BYTES)
         finally:
             file.close()
@@ -153,12 +152,12 @@ def bytes_of(path: Path) -> tuple[bytes, str | None]:
     parts: list[bytes] = []
     try:
         head = file.read_at(0, HEAD_BYTES)
-        if (kind := decompress.packing(head)) is None:
+        if (kind := packing(head)) is None:
             # Room is made for what is asked for.
             data = file.read_at(0, min(MAX_BYTES, file.size_bytes) + 1)
         else:
             limits = Limits(always_bytes=MAX_BYTES, unpacked_bytes=MAX_BYTES)
-            raw = decompress.unpacked(kind, Stream(chunks(file), str(path)), Budget(str(path), file.size_bytes, limits))
+            raw = unpacked(kind, Stream(chunks(file), str(path)), Budget(str(path), file.size_bytes, limits))
             try:
                 parts.extend(raw)
             except Damaged as e:

@@ -16,10 +16,9 @@ from typing import IO
 
 from unhang.errors import UnhangError
 from unhang.fsio import as_argument, read_stdin
-from unhang.logs import decompress
 from unhang.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
 from unhang.logs.sources import Limits, Source, is_plain, kind_of
-from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, words
+from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, packing, unpacked, words
 from unhang.model import NotExamined
 from unhang.patterns import lazily
 from unhang.printable import one_line
@@ -293,11 +292,11 @@ def _may_be_dump(name: str) -> bool:
 
 def _packed_kind(path: str, name: str, head: bytes) -> str | None:
     """The kind of a packed file's content. Archives are opened later."""
-    if (packing := decompress.packing(head)) is None:
+    if (how := packing(head)) is None:
         return kind_of(name, head)
     file = FileBytes(Path(path), name)
     try:
-        inner = Stream(decompress.unpacked(packing, Stream(chunks(file), name), Budget(name, file.size_bytes, Limits())), name).peek(HEAD_BYTES)
+        inner = Stream(unpacked(how, Stream(chunks(file), name), Budget(name, file.size_bytes, Limits())), name).peek(HEAD_BYTES)
     except Damaged:
         inner = b""
     finally:

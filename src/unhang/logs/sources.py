@@ -12,9 +12,24 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unhang.logs import decompress, tars
+from unhang.logs import tars
 from unhang.logs.kinds import FLIGHT, Misses, is_binary, no_log
-from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
+from unhang.logs.streams import (
+    HEAD_BYTES,
+    Budget,
+    Bytes,
+    Damaged,
+    FileBytes,
+    Limits,
+    SpooledBytes,
+    Stream,
+    chunks,
+    encoding,
+    packing,
+    unpacked,
+    utf8,
+    words,
+)
 from unhang.model import NotExamined
 from unhang.printable import one_line
 
@@ -135,7 +150,7 @@ def _packed_bytes(source: Source) -> int:
 
 def is_plain(head: bytes) -> bool:
     """Whether a file that begins so is a log as it stands: not packed, no archive, no UTF-16."""
-    return not (decompress.packing(head) or decompress.encoding(head) or is_zip(head) or tars.is_header(head))
+    return not (packing(head) or encoding(head) or is_zip(head) or tars.is_header(head))
 
 
 def kind_of(name: str, head: bytes) -> str | None:
@@ -187,12 +202,12 @@ class _Walk:
     def _expand(self, data: Stream, source: Source, *, whole: Bytes | None, depth: int, packed: int) -> Iterator[OpenLog]:
         """The logs in `data`: one, or those of an archive. `whole`: `data` at any place, if there is that. `packed`: layers of packing around it."""
         name, layers = source.name, 0
-        while kind := decompress.packing(data.peek(HEAD_BYTES)):
+        while kind := packing(data.peek(HEAD_BYTES)):
             if layers == _LAYERS:
                 self.misses.add(name, f"it is packed more than {_LAYERS} times over; it was not read", unread=True)
                 return
             # gzip and bzip2 have small windows: they do not count.
-            data = Stream(decompress.unpacked(kind, data, self.budget, inner=packed > 0), name)
+            data = Stream(unpacked(kind, data, self.budget, inner=packed > 0), name)
             packed += kind in ("xz", "zstd")
             layers += 1
             whole = None
@@ -214,10 +229,10 @@ class _Walk:
         if self.place >= self.limits.files:
             self.misses.add(source.name, f"more than {self.limits.files:,} files were found; these were not read", unread=True)
             return
-        encoding = decompress.encoding(head)
-        if encoding:
-            data = Stream(decompress.utf8(data, encoding), source.name)
-        size = None if encoding or unknown_size else source.size_bytes
+        coding = encoding(head)
+        if coding:
+            data = Stream(utf8(data, coding), source.name)
+        size = None if coding or unknown_size else source.size_bytes
         log = Source(
             name=source.name,
             size_bytes=size,
@@ -259,7 +274,7 @@ class _Walk:
                     name = one_line(f"{source.name}!{entry.name}")
                     if entry.packing is None:
                         return Stream(zips.checked(raw.chunks(), entry, name), name)
-                    return Stream(zips.checked(decompress.unpacked(entry.packing, raw, self.budget, inner=packed > 0), entry, name), name)
+                    return Stream(zips.checked(unpacked(entry.packing, raw, self.budget, inner=packed > 0), entry, name), name)
 
                 size = entry.packed_bytes if entry.packing is None else None
                 wide = packed + (entry.packing == "zstd")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from unhang.logs.streams import Budget, Bytes, Damaged, Stream, bounded_name, chunks
 
 if TYPE_CHECKING:
-    from unhang.logs.decompress import Packing
+    from unhang.logs.streams import Packing
 
 # PKZIP APPNOTE 6.3.10: 4.3.7, 4.3.12, 4.3.14 to 4.3.16.
 _LOCAL = struct.Struct("<4s5H3I2H")

@@ -16,11 +16,25 @@ from typing import Literal
 
 from unhang import fsio
 from unhang.errors import UnhangError
-from unhang.logs import decompress, tars, zips
+from unhang.logs import tars, zips
 from unhang.logs.discovery import EMPTY
 from unhang.logs.kinds import FLIGHT, Misses, no_log
 from unhang.logs.sources import Source, is_zip, kind_of, leads_out
-from unhang.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, spool_folder, words
+from unhang.logs.streams import (
+    HEAD_BYTES,
+    Budget,
+    Bytes,
+    Damaged,
+    FileBytes,
+    Limits,
+    SpooledBytes,
+    Stream,
+    chunks,
+    packing,
+    spool_folder,
+    unpacked,
+    words,
+)
 from unhang.model import NotExamined
 from unhang.printable import one_line
 from unhang.records.rundir import MEMBER, RUN_MARK, RUN_MARK_WITHIN_BYTES, RunDir, started
@@ -211,11 +225,11 @@ def _is_dump(member: _Member) -> bool:
 def _head(data: Stream) -> bytes:
     """The first bytes, unpacked; all stay unread. Raises Damaged where there is nothing but damage."""
     head = data.peek(HEAD_BYTES)
-    if (kind := decompress.packing(head)) is None:
+    if (kind := packing(head)) is None:
         return head
     raw = data.peek(_PACKED_HEAD_BYTES)
     try:
-        return Stream(decompress.unpacked(kind, Stream(iter((raw,)), data.what), Budget(data.what, len(raw), Limits())), data.what).peek(HEAD_BYTES)
+        return Stream(unpacked(kind, Stream(iter((raw,)), data.what), Budget(data.what, len(raw), Limits())), data.what).peek(HEAD_BYTES)
     except Damaged:
         return head
 
@@ -257,8 +271,8 @@ class _Members:
 
     def _unpacked(self, data: Stream, *, inner: bool) -> Stream:
         layers = 0
-        while layers < _LAYERS and (kind := decompress.packing(data.peek(HEAD_BYTES))):
-            data = Stream(decompress.unpacked(kind, data, self.budget, inner=inner or layers > 0), data.what)
+        while layers < _LAYERS and (kind := packing(data.peek(HEAD_BYTES))):
+            data = Stream(unpacked(kind, data, self.budget, inner=inner or layers > 0), data.what)
             layers += 1
         return data
 
@@ -298,7 +312,7 @@ class _Members:
 
             def content(entry: zips.Entry = entry) -> Stream:
                 raw = zips.packed(archive, entry)
-                data = raw.chunks() if entry.packing is None else decompress.unpacked(entry.packing, raw, self.budget)
+                data = raw.chunks() if entry.packing is None else unpacked(entry.packing, raw, self.budget)
                 what = _called(f"{self._given.name}!{prefix}{entry.name}")
                 return Stream(zips.checked(data, entry, what), what)
 
