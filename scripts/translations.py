@@ -32,7 +32,6 @@ ALLOWED = {
     "diagnosis/redact.py",
     "logs/alarms.py",
     "logs/attempts.py",
-    "report/cause_page.py",
     "report/language.py",
     "text.py",
 }
