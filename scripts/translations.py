@@ -30,7 +30,6 @@ CHINESE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 ALLOWED = {
     "diagnosis/redact.py",
     "logs/alarms.py",
-    "report/cause_page.py",
     "report/language.py",
     "text.py",
 }

@@ -1,4 +1,4 @@
-"""Bytes in order: from files and spools, unpacked (gzip, bzip2, xz, zstd, UTF-16) in bounded memory; what they may become; damage is one exception."""
+"""Bytes in order: from files and spools, unpacked (gzip, bzip2, xz, zstd, UTF-16) in bounded memory; damage is one exception."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
@@ -120,3 +122,23 @@ def test_gloos_message_blames_no_line_of_a_survivor(tmp_path):
     p = judge_logs([str(tmp_path / "train.log")]).verdict.primary
     assert (p.cause, p.where, p.ranks) == ("collective-mismatch", None, ())
     assert "rank 2 ended with SIGABRT, which need not be the one that strayed" in p.says and "of one of the pieces in which Gloo sends" in p.says
+
+
+def gave_up(logs, rank, call, *, line, at):
+    """A traceback that ends in a timeout of Gloo, inside a collective that the user's line `at` called."""
+    text = "[/srv/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms for recv operation to complete"
+    back = logs.raised("RuntimeError", text, rank=rank, line=line, at=at, names=("main",))
+    inner = replace(back.frames[0], file="/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", name=call)
+    return replace(back, frames=(*back.frames, inner)), logs.lines(f"RuntimeError: {text}", rank=rank, start=back.end)["collective-timeout"]
+
+
+@pytest.mark.parametrize(
+    ("other", "world", "standing"), [("barrier", 2, "likely"), ("barrier", None, "possible"), ("all_reduce", 2, None), ("broadcast", 2, None)]
+)
+def test_ranks_that_gave_up_in_different_calls(logs, other, world, standing):
+    back0, hits0 = gave_up(logs, 0, other, line=10, at=70)
+    back1, hits1 = gave_up(logs, 1, "all_reduce", line=40, at=88)
+    judged = judge(logs.view(tracebacks=(back0, back1), hits={"collective-timeout": (*hits0, *hits1)}, world_size=world))
+    assert (judged.standing if judged else None) == standing
+    if judged is not None:
+        assert "rank 0 in barrier at /srv/job/train.py:70" in judged.says and "rank 1 in all_reduce" in judged.says

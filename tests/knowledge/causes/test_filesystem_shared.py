@@ -27,6 +27,13 @@ def asked(*tracebacks: Traceback, printed: int = 4, hits: tuple[Hit, ...] = ()) 
     return CAUSE.in_logs(LogView(hits={CAUSE.id: hits} if hits else {}, tracebacks=tracebacks, printed=frozenset(range(printed))))
 
 
+def test_the_ranks_of_the_second_host_miss_a_path():
+    finding = asked(back(2), back(3))
+    assert finding is not None
+    assert finding.ranks == (2, 3) and finding.standing == "likely"
+    assert "/srv/data/train.bin" in finding.says and "ranks 0 and 1" in finding.says
+
+
 @for_each(
     "tracebacks",
     [

@@ -93,3 +93,19 @@ def test_who_waits_for_the_others_is_healthy(joined):
 
 def test_a_wait_does_not_make_a_failure_of_what_healthy_jobs_print():
     assert judge(WAITING.format(3), UNREAD, NO_ID) is None
+
+
+NO_STORE = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
+
+
+def test_two_hosts_with_one_number():
+    found = judge(("node1.log", NODE.format(0)), ("node2.log", NODE.format(0)))
+    assert found.standing == "likely" and "two hosts each believe they are node 0 of 2" in found.says
+    assert judge(("node1.log", NODE.format(0)), ("node2.log", NODE.format(1))) is None
+
+
+@pytest.mark.parametrize("address", ["(10.0.0.9, 29500)", "10.0.0.9:29500"])
+def test_the_address_that_did_not_answer_is_tried_by_the_command(address):
+    found = judge(NO_ANSWER.replace("(10.0.0.9, 29500)", address), NO_STORE)
+    assert "10.0.0.9 port 29500" in found.says
+    assert any(r.command == "getent ahosts 10.0.0.9; nc -vz -w 5 10.0.0.9 29500" for r in found.remedies)

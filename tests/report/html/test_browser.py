@@ -107,7 +107,7 @@ def test_it_opens_with_the_verdict_and_the_divergence_in_view(opened):
     assert selected(page) == {"rank": 3, "number": 241, "group": 0, "lane": 3}
     assert "rank 3" in shown(page, "#details").lower() and "7 ranks: 0-2, 4-7" in shown(page, "#details")
     assert pixels(page, "odd") > 0 and pixels(page, "completed") > 0 and pixels(page, "waiting") > 0 and pixels(page, "missing-2") == 0
-    assert shown(page, "#legend") == "issued something else waiting, not finished completed"
+    assert shown(page, "#legend") == "issued something else waiting, not finished completed end not recorded: drawn to the next start"
 
 
 @pytest.mark.parametrize("made", [jobs.small, jobs.gloo, lambda: jobs.large(20, 300)], ids=["small", "gloo", "missing"])

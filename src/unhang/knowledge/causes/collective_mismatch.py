@@ -17,7 +17,7 @@ from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_size_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.rank_guards import guard_of_parting
-from unhang.knowledge.watchdogs import Parted, collective, parted, ranks_of
+from unhang.knowledge.watchdogs import GaveUpIn, Parted, collective, parted, rank_0_apart, ranks_of, stood
 from unhang.knowledge.words import NOTHING, Text, msg
 from unhang.logs import Hit
 from unhang.model import Finding, Standing
@@ -280,7 +280,27 @@ def in_logs(view: LogView) -> Answer:
         return CAUSE.of_hits(desync, view, Found("desync", said=desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
-    return CAUSE.of_hits(hits, view)
+    return CAUSE.of_hits(hits, view) or _of_places(view)
+
+
+def _of_places(view: LogView) -> Found | None:
+    """Ranks that gave up in different calls at different lines. With groups beside the first one each may have waited for a third rank."""
+    where = stood(view)
+    if rank_0_apart(view) is not None:
+        return None
+    sides: dict[tuple[str, str, int], list[GaveUpIn]] = {}
+    for s in where:
+        sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
+    if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
+        return None
+    shown = list(sides.values())[:3]
+    return Found(
+        "different-calls",
+        standing="likely" if view.world_size == len(where) else "possible",
+        ranks=[s.rank for s in where],
+        evidence=[s[0].back for s in shown],
+        sides=[([t.rank for t in s], s[0].call, place(s[0].frame, "")) for s in shown],
+    )
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Found | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from unhang.knowledge import words
@@ -15,13 +16,33 @@ from unhang.patterns import lazily
 CAUSE = cause("filesystem-shared")
 
 _QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
+_MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
 # pdsh and ssh put the host in front of what a node printed. Without one it is the user's own shell, and a mistyped path.
 _SCRIPT = "can't open file '/"
 
 
 def in_logs(view: LogView) -> Answer:
     hits = [h for h in view.hits_of(CAUSE.id) if h.signature.needle != _SCRIPT or h.host is not None]
-    return CAUSE.of_hits(hits, view) or _of_one_rank(view)
+    return CAUSE.of_hits(hits, view) or _of_one_host(view) or _of_one_rank(view)
+
+
+def _of_one_host(view: LogView) -> Found | None:
+    """The ranks of one host miss a path that nobody else misses."""
+    known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
+    missing = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _MISSING_TYPES and (t.source, t.end) not in known]
+    ranks = sorted({t.rank for t in missing if t.rank is not None})
+    others = sorted(view.printed - set(ranks))
+    if not _a_whole_host(ranks, others) or len({t.text for t in missing}) > 1 or any(t.rank is None for t in missing):
+        return None
+    first = missing[0]
+    return Found(
+        "one-host",
+        ranks=ranks,
+        evidence=(first, *_frame(first)),
+        hosts=missing,
+        others=others,
+        said=first.text.strip()[:200],
+    )
 
 
 def _of_one_rank(view: LogView) -> Found | None:
@@ -54,6 +75,14 @@ def _of_one_rank(view: LogView) -> Found | None:
 
 def _frame(back: Traceback) -> tuple[Evidence, ...]:
     return (Evidence(source=back.source, line=back.line, text=words.frame(back.frames[-1])),) if back.frames else ()
+
+
+def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
+    """Ranks are numbered host by host: a block of two or more that begins at a multiple of its length, while other ranks are well."""
+    if len(ranks) < 2 or not others:
+        return False
+    whole = list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
+    return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
 
 
 def on_host(host: HostView) -> Findings:

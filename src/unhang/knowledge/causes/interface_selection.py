@@ -4,11 +4,63 @@ from __future__ import annotations
 
 from unhang.facts import infiniband, network
 from unhang.facts.network import Interface
-from unhang.knowledge.judge import Findings, Found, HostView
+from unhang.knowledge.cause import cause
+from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView
+from unhang.logs.log_facts import At
 from unhang.patterns import lazily
 
+CAUSE = cause("interface-selection")
+_NONE_FOUND, _BAD_FAMILY = CAUSE.signature("none-found"), CAUSE.signature("bad-family")
+
+# Interfaces that no other host can reach, however healthy they look on their own.
+_LOCAL_ONLY = lazily(
+    r"^(?:Bootstrap|NET/Socket)?\s*(?:\[0\])?(?P<name>(?:lo|docker\w*|veth\w*|virbr\w*|br-\w+|cni\w*|flannel[\w.]*|cali\w*|lxc\w*|podman\w*)(?=:|$)"
+    r"|[\w.@-]+(?=:(?:fe80:|169\.254\.)))"
+)
+# What tells that the ranks did not reach each other.
+_FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
 # Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
+
+
+def in_logs(view: LogView) -> Answer:
+    asked = _asked(view)
+    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
+    if found is not None:
+        best = min(view.hits_of(CAUSE.id), key=lambda h: h.signature.standing != "established")
+        if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY):
+            return CAUSE.of_hits(view.hits_of(CAUSE.id), view, Found("no-such-interface", asked=asked))
+        return found
+    return _chosen(view, asked)
+
+
+def _asked(view: LogView) -> str | None:
+    return next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
+
+
+def _chosen(view: LogView, asked: str | None) -> Found | None:
+    """NCCL said which interface it took: one that reaches no other host, in a job that failed to communicate."""
+    local = {found["name"]: at for text, at in view.nccl.interfaces.items() if (found := _LOCAL_ONLY.match(text))}
+    if not local or not (view.timeouts or any(view.hits_of(c) for c in _FAILED)):
+        return None
+    places: tuple[At, ...] = tuple(at for found in view.nccl.interfaces.values() for at in found)
+    hosts = {at.host for at in places if at.host}
+    if len(hosts) < 2:
+        # On one host every interface will do.
+        return None
+    name, at = next(iter(local.items()))
+    connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
+    remedies = ("name-one-that-exists",) if asked else ("keep-off-virtual", "name-one-that-exists")
+    return Found(
+        "chosen",
+        standing="likely" if connected else "possible",
+        evidence=at[:3],
+        remedies=("keep-off-link-local",) if ":169.254." in at[0].text else remedies,
+        hosts=sorted({a.host for a in at if a.host}),
+        name=name,
+        n=len({a.host for a in at if a.host}) or 1,
+        of=len(hosts),
+    )
 
 
 def on_host(host: HostView) -> Findings:

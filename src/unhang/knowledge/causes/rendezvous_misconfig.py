@@ -18,7 +18,8 @@ _CLOSED = CAUSE.signature("closed")
 _NO_STORE = CAUSE.signature("no-store")
 _NO_ID = CAUSE.signature("no-id")
 _ADDRESS_UNREAD = CAUSE.signature("address-unread")
-_HARMLESS_TOO = (_NO_ID, _ADDRESS_UNREAD, CAUSE.signature("node"))
+_NODE = CAUSE.signature("node")
+_HARMLESS_TOO = (_NO_ID, _ADDRESS_UNREAD, _NODE)
 
 
 def in_run(picture: RunView) -> Answer:
@@ -65,7 +66,17 @@ def in_logs(view: LogView) -> Answer:
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
     failed = any(h.signature.needle in _NO_ANSWER for h in view.hits_of("store-disconnect"))
-    return _of_own(_in_force(own, failed=failed), view) or _nobody_came(view)
+    return _numbered_alike(own) or _of_own(_in_force(own, failed=failed), view) or _nobody_came(view)
+
+
+def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
+    """Two launchers that each say they are node 0."""
+    nodes: dict[str, dict[tuple[str | None, str], Hit]] = {}
+    for h in hits:
+        if h.signature == _NODE and h.groups["nodes"] != "1":
+            nodes.setdefault(h.groups["node_rank"], {}).setdefault((h.host, h.source), h)
+    twice = next((list(lines.values()) for lines in nodes.values() if len(lines) > 1), None)
+    return None if twice is None else CAUSE.of_hits(twice, found=Found("numbered-alike", n=len(twice), first=twice[0]))
 
 
 def _in_force(hits: Sequence[Hit], *, failed: bool) -> tuple[Hit, ...]:
@@ -82,6 +93,9 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
     others = any(view.hits_of(c) for c in lost) or view.timeouts or any(e.code != 0 for e in view.exits)
     beaten = any("keep-alive" in h.text for h in view.hits_of("store-disconnect"))
     kept = tuple(h for h in hits if not ((others and h.signature == _CLOSED) or ((others or beaten) and h.signature == _NO_STORE)))
+    where = next(((h.groups["peer"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"peer", "port"} <= set(h.groups)), None)
+    if where is not None and kept and kept[0].signature == _NO_STORE:
+        return CAUSE.of_hits(kept, view, Found("no-agent", address=where))
     return CAUSE.of_hits(kept, view)
 
 
