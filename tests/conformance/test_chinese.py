@@ -60,7 +60,7 @@ def in_english_only(tree: ast.AST) -> list[str]:
 def seen_in_english_only(tree: ast.AST) -> list[str]:
     """What evidence tells in words of our own that have no Chinese. Lines of logs are quoted as they stand; what is found on a host shows none."""
     found: list[str] = []
-    judges_hosts = any(isinstance(n, ast.FunctionDef) and n.name == "_on_host" for n in ast.walk(tree))
+    judges_hosts = any(isinstance(n, ast.FunctionDef) and n.name == "on_host" for n in ast.walk(tree))
     for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
         if judges_hosts and not {"picture", "view"} & {a.arg for a in function.args.args}:
             continue
