@@ -98,8 +98,11 @@ def load() -> Mapping[str, Any]:
         folder, _ = cache.directory()
     if folder is None:
         return compiled()
-    sources = [Path(__file__), _PATTERNS, _CHINESE, *sorted(_CAUSES.glob("*.toml")), *(_ROOT / f"{name}.toml" for name in _TABLES)]
-    stamps = [(str(p), s.st_size, s.st_mtime_ns) for p in sources for s in (p.stat(),)]
+    stamps = [
+        (str(p), s.st_size, s.st_mtime_ns)
+        for p in (Path(__file__), _PATTERNS, _CHINESE, *sorted(_CAUSES.glob("*.toml")), *(_ROOT / f"{name}.toml" for name in _TABLES))
+        for s in (p.stat(),)
+    ]
     path = folder / f"knowledge-{cache.digest(repr(stamps).encode()).hex()}"
     with contextlib.suppress(OSError):
         return _loaded(cache.read(path))
@@ -238,10 +241,10 @@ class Source:
 
     def translated(self, made: Mapping[str, Any], messages: Mapping[str, str]) -> None:
         """Whether what judges find has its Chinese, with the same values."""
-        found = [
-            (f"finding.{key}", says, finding[says]) for key, finding in made["finding"].items() for says in ("says", "leads-to") if says in finding
-        ]
-        for header, key, english in [*found, *(("note", *note) for note in made["note"].items())]:
+        for header, key, english in (
+            *((f"finding.{key}", says, of[says]) for key, of in made["finding"].items() for says in ("says", "leads-to") if says in of),
+            *(("note", *note) for note in made["note"].items()),
+        ):
             chinese = messages.get(f"{self.path.stem}\4{english}") or messages.get(english)
             named = {
                 n for _, _, form, _ in string.Formatter().parse(english) if form and form[0] in "?*" for n in form[1:].rstrip(",&").split("/") if n
