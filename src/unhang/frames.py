@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from unhang.model import frozen
 from unhang.patterns import lazily
 from unhang.user_files import checked_out, is_installed, is_stdlib, is_unhang, is_user_file
 
@@ -15,7 +15,7 @@ LOADER = "torch/utils/data"
 _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/runtime/sync_check")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Frame:
     """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it; `endless` if its innermost loop is a
     `while True` that no statement in it leaves; `arguments` are the root and the reduction of a call of torch.distributed ("group_src=1 op=SUM").

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import Literal
 
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 Kind = Literal[
@@ -34,7 +34,7 @@ _MAX_DIGITS = 9
 SINCE_BOOT = lazily(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Meaning:
     """What a line says. `code` is the number of an Xid or SXid, `device` a PCI address as sysfs writes it, `pid` a process as the host counts it.
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.facts import network
 from unhang.launch.command import Command
+from unhang.model import frozen
 from unhang.settings.choosing import Here, active_adapters
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Arm:
     """`asked` is what the user typed, `changes` the names in `Run.in_force` that this is to change. `samples`: of a rank in a step."""
 
@@ -29,7 +30,7 @@ class Arm:
     samples: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rules:
     """`steps` ends each run at that optimizer step. The time of a step is divided by its samples if `is_per_sample`.
 

@@ -8,7 +8,6 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host
 from unhang.facts.speed import Check
 from unhang.i18n import msg
+from unhang.model import frozen
 from unhang.remedies import outcome_store
 from unhang.settings.installed import installed
 from unhang.text import size
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS last_check (host TEXT PRIMARY KEY, data BLOB);
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Baseline:
     """`seconds` has for each measurement the median time of a call in each round; `machine` is what it holds for."""
 

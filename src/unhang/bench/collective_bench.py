@@ -12,7 +12,6 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +23,7 @@ from unhang.facts import gpu, infiniband, network, pcie, snapshot
 from unhang.facts.host import Host
 from unhang.i18n import msg
 from unhang.launch import terminate
+from unhang.model import frozen
 from unhang.probes import live
 from unhang.settings.setting import parse_size
 
@@ -35,7 +35,7 @@ _MARK = "@unhang-comm "
 _END_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """What is measured, and by whom: `launcher` starts the ranks."""
 
@@ -47,7 +47,7 @@ class Asked:
     python: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Row:
     """One operation at one size. Bandwidths are in GB/s (1e9 bytes); `wrong` and `lacking` say why there is nothing to trust, or nothing at all."""
 
@@ -65,7 +65,7 @@ class Row:
     pair: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """The ranks that measured; `hosts` has the host of each."""
 
@@ -76,7 +76,7 @@ class Group:
     device: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """`failure` is why the ranks ended early, in a sentence; `log` holds what they printed."""
 
@@ -175,7 +175,7 @@ def _failure(log: Path) -> str:
     return next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "the ranks printed nothing")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Limit:
     """GB/s (1e9 bytes) in one direction, and of what."""
 

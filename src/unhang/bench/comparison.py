@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from unhang.model import frozen
 
 CONFIDENCE = 0.95
 MARGIN = 0.01
@@ -23,7 +24,7 @@ LEAST_DECIDING = 3
 Outcome = Literal["faster", "slower", "same", "undecided"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Comparison:
     """An arm against the baseline after `rounds`. `change` is that of the time, 0.05 for 5 % more; `low` and `high` are each None if unbounded.
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from unhang.attach import protocol
@@ -24,6 +24,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge.words import msg
 from unhang.launch import events
 from unhang.logs import nccl_lines
+from unhang.model import frozen
 from unhang.settings.spellings import COMPILE_DISABLE
 
 ARGUMENTS = "arguments"
@@ -63,7 +64,7 @@ class EqualArms(UnhangError):
     """Two arms do not differ in anything effective."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Difference:
     """Something that two arms differ in. `values`: of the baseline and of the arm, None where it was not set."""
 
@@ -73,7 +74,7 @@ class Difference:
     is_asked: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Proof:
     """`differences` of each arm from the baseline; `without_effect`: arm and name of what was asked for and is the same in both."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.bench import effective_settings
 from unhang.bench.arms import Arm, Rules
 from unhang.bench.comparison import CONFIDENCE, Comparison, compare
 from unhang.bench.records import Failure, Run
+from unhang.model import frozen
 
 # A pair shares the state of the machine: no run of a round counts that ended longer before the next one began.
 APART_S = 600.0
@@ -23,7 +23,7 @@ APART_S = 600.0
 Out = Literal["equal", "beaten", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RaceState:
     """`racing` are the arms of the next round, the baseline first; `out` says why each other one is left out.
 

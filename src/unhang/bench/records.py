@@ -13,7 +13,7 @@ import fcntl
 import itertools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,11 +25,11 @@ from unhang.diagnosis.redact import redact
 from unhang.errors import RecordError, RunDirError
 from unhang.i18n import msg
 from unhang.launch.supervise import run_path
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.rundir import RunDir, new_directory
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """What a comparison was started with, as typed. `hides`: the command held a credential, which is not written down.
 
@@ -54,7 +54,7 @@ class Asked:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Run:
     """One run that counts. `in_force` is what its ranks ran with, `set_by_script` what the script itself changed of that before its first step.
 
@@ -74,7 +74,7 @@ class Run:
     gpu_links: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """An arm of a race that failed in `round`. `why` is a sentence, "" if the training itself failed; `said` are the `last_words` of that."""
 

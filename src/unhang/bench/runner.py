@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,13 +27,13 @@ from unhang.i18n import msg
 from unhang.launch import events, supervise
 from unhang.launch.attempt import Options
 from unhang.launch.command import Command
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.rundir import RunDir
 
 Stopped = Literal["decided", "budget", "interrupted", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunProgress:
     """A run of a round goes on, number `position` of `of`; `step` is 0 before its first."""
 
@@ -48,7 +48,7 @@ class RunProgress:
 Progress = RunProgress | RaceState
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Result:
     """The `state` after all complete rounds. `failed` is the run directory of a training that failed, with its arm and the verdict on it.
 

@@ -8,11 +8,13 @@ import math
 import statistics
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from unhang.model import frozen
 
 # The warm-up ends at the first of so many steps in a row whose median is usual in the second half of the run.
 WINDOW = 5
@@ -23,7 +25,7 @@ BLOCKS = 5
 LEAST_STEPS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankFile:
     """What one rank wrote at its first step, and of each step: when it ended (CLOCK_MONOTONIC, in seconds), the seconds that the rank had waited for
     its loader and been in calls of torch.distributed by then, and by how much DDP's communication outlasted its backward pass in one earlier step.
@@ -46,7 +48,7 @@ class RankFile:
     cuda_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Steps:
     """Durations in seconds. `typical_s` is what arms are compared by; `dropped` counts the steps of the warm-up.
 
@@ -133,7 +135,7 @@ def warmup(times_s: Sequence[float]) -> tuple[int, bool]:
 LEAST_TIMED = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankMeasures:
     """Means per step after the warm-up, on one rank, in seconds and joules; the most bytes ever. None is not measured.
 

@@ -6,13 +6,13 @@ import errno
 import os
 import select
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from unhang import fsio
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
 from unhang.files.opening import MAX_BYTES
 from unhang.knowledge.words import msg
+from unhang.model import frozen
 from unhang.printable import one_line
 from unhang.remedies import lint
 from unhang.remedies.lint.documents import Problem
@@ -28,7 +28,7 @@ _CLEAN = {
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Checked:
     """`refused` is why it was not understood. `starts_nothing`: no launcher was seen in it."""
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +24,7 @@ from unhang.errors import EXIT_FOUND, MissingExtra, RecordError, RunDirError, Un
 from unhang.flight import load
 from unhang.launch.supervise import run_path
 from unhang.launch.terminate import die_with_parent
+from unhang.model import frozen
 from unhang.records.rundir import RunDir, new_directory
 from unhang.report import screen
 from unhang.report.console import Console
@@ -33,7 +34,7 @@ RANKS = 2
 ROWS = 512
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Row:
     """One run of the demo as its artifacts tell it. `found_s`: from the moment the fault fired to the verdict."""
 

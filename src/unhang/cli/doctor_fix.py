@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from unhang import fsio
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
-from unhang.model import Examination, Live, Outcome, StageResult
+from unhang.model import Examination, Live, Outcome, StageResult, frozen
 from unhang.remedies import cleaning, ladder, ladder_steps, settings_file, trial
 from unhang.report import ladder_report, repairs, screen
 from unhang.report.language import Language
@@ -25,7 +24,7 @@ _MOST_BYTES = 1024 * 1024
 _ALONE = ("import", "device", "train-step")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Repair:
     """`segments` in /dev/shm, each with what became of it. `settings` were `written` to that file; "" where they were not, and `why`."""
 

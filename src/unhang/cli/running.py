@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -25,7 +25,7 @@ from unhang.i18n import msg
 from unhang.launch import command as commands
 from unhang.launch import environment, events, patience, supervise
 from unhang.launch.attempt import Options
-from unhang.model import Verdict
+from unhang.model import Verdict, frozen
 from unhang.records.rundir import RunDir, not_written
 from unhang.remedies import ladder
 from unhang.report import language, markdown, screen, terminal
@@ -40,7 +40,7 @@ _TERMINATION_LOG = "/dev/termination-log"
 _LATER = "<made at start>"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Request:
     """The options of `unhang run`."""
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -28,7 +28,7 @@ from unhang.hosts import hostlist, join, preflight, training
 from unhang.hosts.attempt import LAUNCHERS, Job
 from unhang.launch import command as commands
 from unhang.launch import events, patience, supervise
-from unhang.model import ProcessId
+from unhang.model import ProcessId, frozen
 from unhang.records.rundir import RUN_SCHEMA, RunDir, not_written
 from unhang.report import hosts as report
 from unhang.report import language, markdown, screen
@@ -130,7 +130,7 @@ def run(request: running.Request) -> NoReturn:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Member:
     """One of several hosts that were started one by one: where they meet, which one this is, and how many there are at least and at most."""
 
@@ -214,7 +214,7 @@ def _hold(rundir: RunDir) -> None:
         os.close(folder)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Run:
     started: str
     supervisor: ProcessId | None = None

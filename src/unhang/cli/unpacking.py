@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unhang.model import frozen
 from unhang.text import Text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from unhang.records.packed import Unpacked
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Given:
     """`found`: with the dumps out of archives and pipes, without those that hold nothing else. `runs`: run directories, if that was all."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from unhang.logs.attempts import Failure, Marks
 from unhang.logs.line import Readable
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import BEHIND
+from unhang.model import frozen
 from unhang.records import stacks_in_logs
 from unhang.records.stacks_in_logs import Dumped
 
@@ -81,7 +82,7 @@ class Process(NamedTuple):
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Times:
     """How a printed time gets onto the scale of the job: zones, the host of each log that names one, and how far clocks are ahead."""
 
@@ -94,7 +95,7 @@ class _Times:
         return clocks.corrected(at_s, self.hosts.get(source, source), self.ahead)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Attempt:
     """One attempt of the job: what its logs hold, and every hit of it in order (context among them). `times` places others of its times.
 
@@ -214,7 +215,7 @@ def _attempt(
     return Attempt(number=number, view=view, hits=own, times=times)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Course:
     """How the attempts of a job are told apart.
 

@@ -6,13 +6,14 @@ Assumed: hosts whose logs print no zone are set to the same one, unless shared e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from unhang.model import frozen
 
 # A host whose shared events scatter more than this has no offset that means anything.
 MAX_SCATTER_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Scale:
     """How times of several logs become comparable.
 
@@ -44,7 +45,7 @@ def scale_of(zones: Iterable[tuple[str, int | None]]) -> Scale:
     return Scale(utc=different, apart=frozenset(of_source.keys() - zoned))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shared:
     """One event on one clock: `key` names the event, `clock` the host (or the log, where the host is not known)."""
 

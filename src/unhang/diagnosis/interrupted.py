@@ -3,7 +3,7 @@ itself ended it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from unhang.errors import UnhangError
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import seen, words
 from unhang.knowledge.words import continued, joined, msg
-from unhang.model import Evidence, Finding, Verdict
+from unhang.model import Evidence, Finding, Verdict, frozen
 from unhang.records.status import fewer
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def told(finding: Finding | None, picture: IncidentView) -> Finding | None:
     return continued(finding, more)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Stood:
     """Where Ctrl-C met a rank."""
 

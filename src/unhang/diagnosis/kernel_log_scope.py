@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timezone
 from typing import Literal
 
@@ -16,7 +16,7 @@ from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.kernel_pids import is_address, is_kernels, is_of_a_rank, pid_of, short
 from unhang.knowledge.words import THEN, Text, continued, joined, msg, same
 from unhang.logs import Hit, LogRead, Signature, Traceback, owner_of
-from unhang.model import Finding, NotExamined, Standing
+from unhang.model import Finding, NotExamined, Standing, frozen
 
 # What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
 SLACK_S = 600.0
@@ -30,7 +30,7 @@ _BEGAN_S = 30.0
 _Relation = Literal["inside", "outside", "zone", "unseen", "after"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Doubt:
     """Why a line of a kernel log may be of another time or machine.
 
@@ -43,7 +43,7 @@ class Doubt:
     with_pid: Standing = "possible"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sifted:
     """Logs without the kernel's lines of another time, which `not_examined` tells of; `doubts` by source and line of those that are left.
 
@@ -56,7 +56,7 @@ class Sifted:
     left_of: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Recorded:
     """When the calls of flight-recorder dumps were issued, the first and the last, seconds of UTC since 1970.
 

@@ -7,7 +7,7 @@ from it. Whatever was not looked at is said under `not_examined`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from unhang.logs.attempts import STARTS
 from unhang.logs.discovery import EMPTY, Discovered, find
 from unhang.logs.kinds import OWN_RECORD
 from unhang.logs.sources import again
-from unhang.model import Finding, Input, NotExamined, Verdict
+from unhang.model import Finding, Input, NotExamined, Verdict, frozen
 from unhang.records.stacks_in_logs import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _ENVIRONMENTS = frozenset(environments.SIGNATURES)
 _BANNER = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Moment:
     """One line of the timeline; `cause` is the id of the cause whose signature hit, None for a line that only tells about the job."""
 
@@ -66,7 +66,7 @@ class Moment:
     role: Role
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Judged:
     """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.frames import place
 from unhang.knowledge import words
@@ -14,7 +14,7 @@ from unhang.knowledge.watchdogs import GaveUpIn, carried, stood
 from unhang.knowledge.words import NOTHING, Text, msg, ranks, same
 from unhang.logs import Hit
 from unhang.logs.log_facts import Call, Timeout
-from unhang.model import Evidence
+from unhang.model import Evidence, frozen
 
 _SIGTERM = -15
 # Frameworks issue a few collectives before they load and preprocess.
@@ -23,7 +23,7 @@ _FIRST = 10
 _SOME = msg("a collective", "missing_ranks")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MissingRanks:
     """One collective that was given up.
 

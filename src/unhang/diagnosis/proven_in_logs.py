@@ -6,7 +6,7 @@ A run directory has more of it, see `solved`, which needs what nobody loads for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.remains import SUPERVISE
@@ -15,7 +15,7 @@ from unhang.knowledge import words
 from unhang.knowledge.words import Text, msg
 from unhang.logs import Hit
 from unhang.logs.signature import listed
-from unhang.model import Remedy, Verdict
+from unhang.model import Remedy, Verdict, frozen
 
 if TYPE_CHECKING:
     from unhang.diagnosis.rerun_command import RunCommand
@@ -62,7 +62,7 @@ def _recorded(found: Verdict, hits: Sequence[Hit]) -> Verdict:
     return replace(found, primary=replace(primary, remedies=(read, *others)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Change:
     """`what` as `--set` takes it, `sets` what came of it, `cause` what it answers; `place` is the line that tells it."""
 

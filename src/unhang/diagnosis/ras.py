@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
@@ -17,7 +17,7 @@ from unhang.diagnosis.remains import LOST, SUPERVISE, TRANSPORT, WAITING, remedy
 from unhang.diagnosis.untold import unexamined
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, possible, ranks, same
-from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
+from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict, frozen
 from unhang.ras import Change, Communicator, InState, Member, Missing, Process, Ranks, Report, compare
 
 # So many communicators, processes and ranks are named one by one.
@@ -28,7 +28,7 @@ _LAUNCHES = msg("whether launches go on")
 _SOME_GO_ON = msg("some of its ranks go on")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Told:
     """One answer of RAS, and how many bytes it had."""
 

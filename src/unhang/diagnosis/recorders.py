@@ -6,7 +6,7 @@ The recorders tell who is missing or went astray, never why a rank is missing; `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from unhang.knowledge.cause import LogView
 from unhang.knowledge.collective_waits import Kind
 from unhang.knowledge.words import NOTHING, msg, ranks
 from unhang.logs.log_facts import Status
-from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict
+from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Verdict, frozen
 from unhang.text import OF_DUMPS, OF_RANK_0, OF_WHY
 
 NO_STACKS = NotExamined(what=STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
@@ -38,7 +38,7 @@ _NO_CALLS = msg("none was made, or the flight recorder was off, or kept only wha
 _ALSO = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Examined:
     """The verdict on dumps, and what it was drawn from.
 

@@ -6,13 +6,13 @@ import contextlib
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import RunDirError
 from unhang.knowledge.commands import PYTHON, Command, command
 from unhang.knowledge.words import Text, msg
-from unhang.model import Finding, ProcessId, Remedy, Verdict
+from unhang.model import Finding, ProcessId, Remedy, Verdict, frozen
 
 if TYPE_CHECKING:
     from unhang.records.incident import RankRecord
@@ -25,7 +25,7 @@ _SIGNAL = re.compile(r"\bkill (?:-\w+ )*\d")
 _SETS = {"-n": "--set processes", "--nproc-per-node": "--set processes", "--timeout": "--set timeout"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunCommand:
     """What stood behind `unhang run`: its own options, up to a `--`, and the command."""
 
@@ -33,7 +33,7 @@ class RunCommand:
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Run:
     command: tuple[str, ...] = ()
     typed: Any = None

@@ -6,7 +6,7 @@ A run directory without incidents is no proof of health: unhang itself may have 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +17,7 @@ from unhang.diagnosis.remains import remedy
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import seen, words
 from unhang.knowledge.words import Text, joined, msg
-from unhang.model import Evidence, Finding, NotExamined, Remedy
+from unhang.model import Evidence, Finding, NotExamined, Remedy, frozen
 from unhang.records.rundir import refuse_special
 from unhang.records.status import Seen
 
@@ -28,7 +28,7 @@ def read_logs(folder: str) -> Remedy:
     return remedy("read-logs", id="read-log", path=folder)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LastSeen:
     """Where ranks were by their last heartbeats as a signal came; `still_s`: how long before it the training had moved."""
 
@@ -37,7 +37,7 @@ class LastSeen:
     still_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Forced:
     """Ranks that were ended by force, `after_s` behind the signal; not `by_us`: by their launcher, as it seems."""
 
@@ -46,7 +46,7 @@ class Forced:
     by_us: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunHistory:
     """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines; `cut`:
     some of them stand behind the last whole event, which was told at `last_s`.
@@ -86,7 +86,7 @@ class RunHistory:
         return self.exitcode == EXIT_INTERRUPTED if self.was_interrupted is None else self.was_interrupted
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unfinished:
     """How a run stands whose end is not recorded. `why` the end is not recorded, in a few words; `says` with where the ranks were."""
 

@@ -6,7 +6,7 @@ Whether it lives is told as `unhang top` tells it (`records.run_snapshot`). A ru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.diagnosis import run_history
 from unhang.diagnosis.remains import remedy
@@ -16,7 +16,7 @@ from unhang.errors import RunDirError
 from unhang.facts import processes
 from unhang.knowledge import seen, words
 from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
-from unhang.model import Evidence, ProcessId, Remedy
+from unhang.model import Evidence, ProcessId, Remedy, frozen
 from unhang.records.run_follower import Looker
 from unhang.records.run_snapshot import Phase, Rank, RunSnapshot
 from unhang.records.rundir import RunDir
@@ -29,7 +29,7 @@ _EITHER = msg("unhang itself was killed, or the run still goes on")
 _OR_LOST = msg(", or its end was recorded in what is lost here")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Run:
     """run.json, as far as it matters here."""
 

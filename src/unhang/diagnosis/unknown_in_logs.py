@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.missing_ranks import MissingRanks, absent
@@ -15,7 +14,7 @@ from unhang.knowledge.caught_exceptions import STEPS, that_ended_something
 from unhang.knowledge.cause import filled
 from unhang.knowledge.words import Text, joined, msg, possible, ranks
 from unhang.logs.alarms import CRASHES, FATAL, OF_ONE_PROCESS, TRACEBACK_CUT, WARNINGS, WENT_WELL, at_the_end
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, Remedy, frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def _in_order(alarms: Iterable[Hit], signature: Signature) -> list[Hit]:
 
 
 # Communicators that were begun and never completed: which ranks began, and which never did.
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unfinished:
     """One communicator. `begun` are the ranks (of the communicator) that printed "Init START", `missing` those that did not."""
 

@@ -6,11 +6,11 @@ The kernel's own answer (adjtimex, which anyone may ask) holds inside containers
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from unhang.facts import processes
 from unhang.facts.host import Host, Subject
 from unhang.i18n import NOTHING, Text, msg
+from unhang.model import frozen
 
 # STA_UNSYNC of include/uapi/linux/timex.h.
 _UNSYNCHRONISED = 0x40
@@ -18,7 +18,7 @@ _KEEPERS = frozenset(("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", 
 _CHRONY_S = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Clock:
     """`synchronised` and `max_error_s` are the kernel's; None where it was not asked. `offset_s` is what chrony measured, None where it did not say.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import pcie
 from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg, same
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -30,7 +30,7 @@ _CAPABILITIES = {
 _DEVICES = ("/dev/nvidia", "/dev/infiniband/", "/dev/dri/", "/dev/kfd", "/dev/dxg", "/dev/gdrdrv", "/dev/fuse")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Device:
     """A device file; `usable` whether we may read and write it."""
 
@@ -38,7 +38,7 @@ class Device:
     usable: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Container:
     """`kind` is what has to be told to change a limit or a mount here: the innermost that sets them; `signs` are all that were seen.
 

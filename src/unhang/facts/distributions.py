@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from unhang.facts import paths
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 _RECORD = re.compile(r"(?P<name>[A-Za-z0-9](?:[\w.-]*?[A-Za-z0-9])?)-(?P<version>\d[^-]*|[^-]+)(?:-py\d[\d.]*)?\.(?:dist|egg)-info")
 _PINNED = re.compile(r"Requires-Dist: *(?P<name>[\w.-]+)(?:\[[^\]]*\])? *\(? *={2,3} *(?P<version>[^\s;,)*]+) *\)? *(?:;(?P<marker>.*))?$")
 _FINDER = re.compile(r"import (__editable__\w+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lead:
     """Something in a directory of packages that leads to a place that is not there: `file` says so, of package `name` where it tells."""
 

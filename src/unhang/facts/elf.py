@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
 from unhang.facts import paths
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ _MAX_TABLE_BYTES = 1 << 20
 _MAX_CONSTANTS_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Links:
     """`rpath` is searched before LD_LIBRARY_PATH, `runpath` after it."""
 
@@ -27,7 +27,7 @@ class Links:
     runpath: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Section:
     name: bytes
     kind: int

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from unhang.facts.host import Host, NotHere, Ran, Subject
 from unhang.i18n import Text, msg
+from unhang.model import frozen
 
 Hook = Literal["input", "output"]
 Fate = Literal["accept", "drop"]
@@ -45,7 +46,7 @@ _OPTION = re.compile(r"(?:(!) )?(-\S+)((?: [^\s!-]\S*)*)")
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Chain:
     """One chain with its rules: lines of iptables-save, or the expressions of nft as JSON."""
 
@@ -57,7 +58,7 @@ class Chain:
     rules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Firewall:
     """The chains that the kernel filters packets to and from this host with."""
 
@@ -65,7 +66,7 @@ class Firewall:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Packet:
     """The first packet of a TCP connection: between `peer` and `own`, to `port`, over `interface`. The peer's own port is any."""
 
@@ -76,7 +77,7 @@ class Packet:
     port: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Verdict:
     """A chain that drops a packet for certain, and the rule or policy that does."""
 

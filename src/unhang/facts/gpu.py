@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -18,6 +18,7 @@ from unhang.facts.host import Asking, Host, NotHere, Subject
 from unhang.facts.nvml import Gpu, Seen
 from unhang.i18n import COMMA, NOTHING, Text, joined, listed, msg
 from unhang.kernel_lines import normal
+from unhang.model import frozen
 from unhang.text import size
 
 # A driver without persistence wakes every GPU first, a second or two each.
@@ -37,7 +38,7 @@ _LIBRARY_DIRECTORIES = (
 _LIBRARY = re.compile(r"(libnvidia-ml|libcuda)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Library:
     """A library of the driver on disk."""
 
@@ -46,7 +47,7 @@ class Library:
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pair:
     """Two GPUs by index. `link` as `nvidia-smi topo -m` draws it: "NV18" (so many NVLinks), else PIX, PXB, PHB, NODE or SYS.
 
@@ -59,7 +60,7 @@ class Pair:
     p2p: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FabricManager:
     """NVIDIA's fabric manager: `running` is None where other processes are hidden, `version` where the program is not installed here."""
 
@@ -67,7 +68,7 @@ class FabricManager:
     version: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gpus:
     """`driver` is the version of the kernel module that is loaded, None where none is; `nvml_driver` what NVML answers.
 

@@ -16,10 +16,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, TypeVar
 
+from unhang.model import frozen
 from unhang.text import Text
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Asking(threading.Thread, Generic[T]):
         return self._answers[0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ran:
     """A command that ran to its end."""
 
@@ -103,7 +103,7 @@ class Ran:
     err: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Space:
     """What a file system holds: bytes and inodes. `inodes` is 0 where it does not count them (btrfs, some network file systems)."""
 
@@ -293,7 +293,7 @@ class NotHere(Exception):
     """This machine has nothing of the kind (no GPU, no InfiniBand); the text says how that was seen. What could not be looked at is an OSError."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Subject(Generic[T]):
     """One subject. Each module of `facts/` that ends in `SUBJECT = Subject(...)` is found there (`snapshot.subjects`).
 

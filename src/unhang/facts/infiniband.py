@@ -6,12 +6,12 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from unhang.facts import job
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.job import Setting
 from unhang.i18n import NOTHING, Text, joined, msg
+from unhang.model import frozen
 from unhang.text import counted
 
 _BASE = "/sys/class/infiniband"
@@ -37,7 +37,7 @@ _HW_COUNTERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gid:
     """An entry of a port's table of addresses. `type` is "IB/RoCE v1" or "RoCE v2", `ipv4` what a mapped address stands for."""
 
@@ -47,7 +47,7 @@ class Gid:
     ipv4: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Port:
     """`state` is ACTIVE, INIT, ARMED or DOWN, `physical_state` for example LinkUp, Polling or Disabled; `lanes` is the width of the link.
 
@@ -66,7 +66,7 @@ class Port:
     counters: Mapping[str, int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Device:
     """`slot` is the PCI card ("0000:5e:00"): the ports of one card are devices of their own there."""
 
@@ -79,7 +79,7 @@ class Device:
     ports: tuple[Port, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Infiniband:
     """`verbs_devices` are /dev/infiniband/uverbs*, `verbs_usable` whether this user may open all of them.
 

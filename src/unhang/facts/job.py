@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """None where nothing says so. `first` is whether the store is to be served from here (rank or host 0), `hosts` the most that there may be."""
 
@@ -21,7 +21,7 @@ class Job:
     torchrun_worker: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Setting:
     """A setting and where it stands: "the environment", or the path of a file."""
 

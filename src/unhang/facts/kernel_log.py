@@ -9,11 +9,12 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
 from unhang.kernel_lines import SINCE_BOOT, Kind, Meaning, may_mean, read
+from unhang.model import frozen
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -32,7 +33,7 @@ _ISO = re.compile(r"^(?P<t>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?P<zone>Z|[
 _SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: (?P<text>.*)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Event(Meaning):
     """Something that the kernel said, `count` times.
 
@@ -47,7 +48,7 @@ class Event(Meaning):
     process_is_there: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KernelLog:
     """`events` are the newest last; `left_out` of them were too many to keep. `uptime_s` bounds how far back the log can reach."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import distributions, elf, paths, python_env
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import Text, joined, msg, same
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.facts.nvml import Gpu
@@ -40,7 +40,7 @@ _CACHED = re.compile(rb"/[^\0]+?/lib(?:nccl|cudnn|cuda|cudart|nccl-net[\w.-]*)\.
 _COMES_WITH_TORCH = re.compile(r"lib(?:cu(?!da\.)|nccl|nvJitLink|nvToolsExt|nvrtc|nvshmem)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Copy:
     """One copy of a library. `version` stands in the binary or its name; `cuda` is what NCCL was built with."""
 
@@ -51,7 +51,7 @@ class Copy:
     cuda: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Torch:
     """torch as it is installed. `cuda` and `hip` are what it was built for, both None in a CPU build; `architectures` is None where it does not say.
 
@@ -68,7 +68,7 @@ class Torch:
     lacking: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pin:
     """`package` needs exactly `wanted` of `name`, and `installed` is there (None: nothing)."""
 
@@ -78,7 +78,7 @@ class Pin:
     installed: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Libraries:
     """`environment` is the prefix that was looked at. `loaded` are the copies that torch would load, `others` further ones that lie about.
 

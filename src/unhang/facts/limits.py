@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 from unhang.facts.host import Host, Subject
 from unhang.facts.numa import numbered
 from unhang.facts.processes import control_groups
 from unhang.i18n import Text, joined, msg
+from unhang.model import frozen
 from unhang.text import size
 
 # Bits of CapEff (linux/capability.h).
@@ -24,7 +24,7 @@ _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24
 _JUDGED = {"Max open files": "open files", "Max processes": "processes", "Max locked memory": "locked memory", "Max stack size": "the stack"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Limit:
     """What is granted now, and how far a process without privileges may raise it; None is no limit."""
 
@@ -32,7 +32,7 @@ class Limit:
     hard: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """A control group's limit on processes and threads, and how many there are. `directory` is where that stands."""
 
@@ -41,7 +41,7 @@ class Group:
     current: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Limits:
     """`memlock_bytes`, `stack_bytes` and `address_space_bytes` are in bytes, the others are counts. None is what could not be read.
 

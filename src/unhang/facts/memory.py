@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from unhang.facts import processes
 from unhang.facts.host import Host, Subject
 from unhang.i18n import Text, msg
+from unhang.model import frozen
 from unhang.text import size
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Memory:
     """Sizes in bytes; None where the kernel does not tell. The `cgroup_` values are None where no control group limits or counts.
 

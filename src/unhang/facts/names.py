@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from unhang.facts import job
 from unhang.facts.host import Asking, Host, Subject
 from unhang.facts.job import Job
 from unhang.i18n import Text, msg, same
+from unhang.model import frozen
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answer:
     """What a name resolves to: None where it does not (`error` tells why), or where nobody could be asked (no `error`)."""
 
@@ -26,7 +26,7 @@ class Answer:
     took_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HostsLine:
     """A line of /etc/hosts: an address and the names that it has."""
 
@@ -35,7 +35,7 @@ class HostsLine:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Names:
     """`hosts_lines` are those of /etc/hosts that name this host or the master, `own_addresses` those of this host's interfaces (None: unknown)."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import job, names
 from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job, Setting
 from unhang.i18n import NOTHING, Text, joined, msg, same
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -28,7 +28,7 @@ _DEVTYPES: dict[str, Kind] = {
 _UP, _RTF_UP, _RTF_GATEWAY, _RTF_REJECT = 0x1, 0x1, 0x2, 0x200
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Interface:
     """`up` is what the administrator said, `running` whether it can carry anything now; `speed_mbps` and `duplex` are None where the driver has none.
 
@@ -49,7 +49,7 @@ class Interface:
     addresses: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Route:
     """`to` is the net, `gateway` None where it is reached directly. `interface` is None where the kernel refuses what goes there."""
 
@@ -58,7 +58,7 @@ class Route:
     gateway: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Peer:
     """The way to MASTER_ADDR: `here` where that is this very host; `route` None where there is none."""
 
@@ -68,7 +68,7 @@ class Peer:
     route: Route | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Choice:
     """The interfaces that a library would take, the first one for meeting the others; None where that cannot be told. `asked` is what names them."""
 
@@ -77,7 +77,7 @@ class Choice:
     asked: Setting | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Network:
     """Interfaces in the order in which the kernel lists their addresses, which is the order in which NCCL takes them.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import pcie
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.model import frozen
 from unhang.text import size
 
 _NODES = "/sys/devices/system/node"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Node:
     """One node. `cpus` as the kernel lists them ("0-55,112-167"). Without memory `memory_bytes` is 0."""
 
@@ -26,7 +26,7 @@ class Node:
     free_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Device:
     """A GPU (NVIDIA's) or a network adapter with its PCI address. `node` is None where the firmware names none; `names` as Linux calls it."""
 
@@ -36,7 +36,7 @@ class Device:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Numa:
     """`cpus_allowed` and `memory_allowed` are the CPUs and the nodes that this process, and what it starts, may use.
 

@@ -6,12 +6,12 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
 
 from unhang.facts.host import Host
 from unhang.kernel_lines import normal
+from unhang.model import frozen
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _REMOTES = {0: "gpu", 1: "cpu", 2: "switch"}
 _SLOWDOWNS = {0x4: "power-cap", 0x8: "hardware", 0x20: "heat-software", 0x40: "heat", 0x80: "power-brake"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Process:
     """A process on a GPU: "compute" or "graphics". `used_bytes` is None where the driver does not say, `name` where it is hidden from us."""
 
@@ -50,7 +50,7 @@ class Process:
     used_bytes: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NvLink:
     """One NVLink of a GPU. `remote_kind`: "gpu", "switch" or "cpu"; `remote` is its PCI address."""
 
@@ -61,7 +61,7 @@ class NvLink:
     speed_mb_per_s: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Gpu:
     """One GPU. `error` is why the driver cannot reach it: then little else is known. `index` is NVML's; without NVML the order of the bus.
 
@@ -105,7 +105,7 @@ class Gpu:
     nvlinks: tuple[NvLink, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Seen:
     """All that NVML says. `p2p` are pairs of indices to whether one may read the other's memory ("ok", or why not)."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 _MAX_LINKS = 40
 Fault = Literal["gone", "too-long", "carriage-return"]
@@ -104,7 +104,7 @@ def text(host: Host, path: str, *, size_bytes: int = 1 << 20) -> str:
     return head(host, path, size_bytes=size_bytes).decode(errors="replace")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shebang:
     """`interpreter` is a path, or the name that env looks up on the PATH."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.model import frozen
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
@@ -36,7 +36,7 @@ Kind = Literal["gpu", "nic", "nvswitch", "bridge"]
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Device:
     """A GPU, NIC or NVSwitch, or a bridge above one. `path` leads to it: the host bridge ("pci0000:3a"), then the bridges, the nearest last.
 
@@ -60,7 +60,7 @@ class Device:
     answers: bool | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Between:
     """How far two devices are from each other, in the words of `nvidia-smi topo -m`."""
 
@@ -69,7 +69,7 @@ class Between:
     distance: Distance
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Pcie:
     """`between` holds GPU to GPU and GPU to NIC. `iommus` counts those in use; `iommu_options` are the kernel's own (intel_iommu=, iommu=, ...).
 

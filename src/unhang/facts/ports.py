@@ -7,13 +7,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from unhang.facts import job
 from unhang.facts.host import Host, Subject
 from unhang.facts.job import Job
 from unhang.i18n import Text, msg, same
+from unhang.model import frozen
 from unhang.text import counted
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
@@ -29,7 +30,7 @@ _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
 _ALONE, _WITH_WORD, _MODULE = r"-[bBdEhiIOPqRsSuvV]+|-[WX].+", r"-[WX]", r"-[bBdEhiIOPqRsSuvV]*m(.*)"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Holder:
     """A socket on a local port, and the process that has it open: None where that could not be seen. `command` is its program, with its script."""
 
@@ -41,7 +42,7 @@ class Holder:
     command: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ports:
     """`listeners` are all that listen, `connections` what else occupies the store's port. `range_first` to `range_last` is handed out by the system.
 

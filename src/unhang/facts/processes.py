@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from unhang.facts.host import Host
-from unhang.model import ProcessId
+from unhang.model import ProcessId, frozen
 
 # The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen, and its pids are those of
 # the kernel's log.
@@ -21,7 +21,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sample:
     """One look at a process at `t` (the caller's clock, seconds).
 
@@ -84,7 +84,7 @@ def descendants(host: Host, roots: tuple[int, ...]) -> dict[int, tuple[int, ...]
     return {root: tuple(sorted(pids)) for root, pids in below.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Child:
     """One process at a glance. A zombie has a `name` only, and an `exitcode` as in subprocess, None if the kernel does not tell it to us."""
 

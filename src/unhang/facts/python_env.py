@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import distributions, paths
@@ -17,6 +16,7 @@ from unhang.facts.distributions import Lead
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.facts.paths import Fault
 from unhang.i18n import NOTHING, Text, msg, same
+from unhang.model import frozen
 
 Kind = Literal["venv", "conda", "system", "installation"]
 
@@ -38,7 +38,7 @@ ACTIVATES = re.compile(r"""^\s*(?:export )?VIRTUAL_ENV=(?:"(/[^"$`\n]+)"|'(/[^'\
 _VERSIONED = re.compile(r"(?:python|pypy)(3\.\d+)t?")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Program:
     """What a name answers on the PATH. `interpreter` runs it, out of the environment `prefix`; None where it is no script of Python.
 
@@ -54,7 +54,7 @@ class Program:
     dead_links: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Script:
     """A script in an environment's bin whose interpreter is faulty, or (`prefix`) belongs to another environment."""
 
@@ -64,7 +64,7 @@ class Script:
     prefix: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shadow:
     """A package of the environment that another copy hides: `version` in `place` comes before `hidden`."""
 
@@ -74,7 +74,7 @@ class Shadow:
     hidden: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outline:
     """Where an environment is. `places` are all directories that it takes packages from, `own` those that belong to it or to its base."""
 
@@ -89,7 +89,7 @@ class Outline:
     own: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Environment:
     """One environment. `places` are its directories of packages in the order of sys.path, with PYTHONPATH and the user site where they count.
 
@@ -118,7 +118,7 @@ class Environment:
     left_behind: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PythonEnv:
     """`training` is the environment that trainings start from, `chosen_by` what says so. `own` is unhang's, None where it is the same one.
 

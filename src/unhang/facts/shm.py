@@ -11,12 +11,12 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import processes, storage
 from unhang.facts.host import Host, Space, Subject
 from unhang.i18n import NOTHING, Text, msg
+from unhang.model import frozen
 from unhang.text import size
 
 _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
@@ -36,7 +36,7 @@ LimitFrom = Literal["runtime-default", "runtime-option", "empty-dir", "mount-opt
 RUNTIME_DEFAULT_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Segment:
     """A file in /dev/shm of a kind that trainings make, though others may make it, too (`of_trainings` tells).
 
@@ -68,7 +68,7 @@ class Segment:
         return _TRAININGS.match(self.name) is not None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shm:
     """`space` of /dev/shm, None where it is not there or cannot be asked. `present` is None where that cannot be told.
 

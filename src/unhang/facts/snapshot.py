@@ -9,13 +9,14 @@ import datetime
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 from unhang import facts
 from unhang.errors import UnhangError
 from unhang.facts.host import Asking, Host, NotHere, Subject
+from unhang.model import frozen
 
 T = TypeVar("T")
 State = Literal["read", "absent", "unknown"]
@@ -23,7 +24,7 @@ State = Literal["read", "absent", "unknown"]
 SNAPSHOT_SCHEMA = "unhang/host/2"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Part:
     """One subject: "read" with its facts, "absent" where the machine has nothing of the kind, "unknown" where it could not be looked at."""
 
@@ -32,7 +33,7 @@ class Part:
     facts: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Snapshot:
     """One machine at one moment (`taken`: ISO 8601, UTC)."""
 

@@ -7,16 +7,16 @@ import json
 import sqlite3
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from unhang import fsio
 from unhang.facts.host import Host, NotHere, Subject
 from unhang.i18n import Text, msg
+from unhang.model import frozen
 
 FILE = "bench.sqlite"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Check:
     """One check (`checked` in ISO 8601): how much more time each of the slower ones takes (0.5: half as much again), how many others there are."""
 
@@ -26,7 +26,7 @@ class Check:
     undecided: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Speed:
     check: Check
     unread: tuple[str, ...] = ()

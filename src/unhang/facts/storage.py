@@ -18,6 +18,7 @@ from typing import Any
 
 from unhang.facts.host import Asking, Host, Space, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.model import frozen
 from unhang.text import size
 
 _ANSWERS_S = 1.5
@@ -46,7 +47,7 @@ NETWORK = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Place:
     """A path that a training needs, and what for. `path` is where it is, or would be made: `exists` says which, None where it is behind a
     directory that is closed to us.
@@ -70,7 +71,7 @@ class Place:
     written_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Storage:
     """One entry for each path, in the order of their purposes."""
 

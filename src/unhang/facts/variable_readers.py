@@ -15,16 +15,16 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from unhang import fsio
 from unhang.facts import distributions, elf, paths, which_nccl
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Library:
     """`binaries` are files, `sources` directories or files of Python; both as seen on the machine. `version` is "" where it is not known."""
 
@@ -175,7 +175,7 @@ class _Seen(NamedTuple):
     names: list[str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Names:
     """What the files of one library hold: name to file. `whole` is False where a file could not be read."""
 

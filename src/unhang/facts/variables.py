@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from unhang.facts import job, network, variable_readers, which_nccl
 from unhang.facts.host import Host, Subject
 from unhang.i18n import COMMA, NOTHING, Text, joined, msg
+from unhang.model import frozen
 
 # Families whose names are all of interest, and single names.
 TOUCHES = re.compile(
@@ -40,7 +41,7 @@ _INDEX = re.compile(r"\+?\d+")
 _LINE = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)=(?P<value>.*?)\s*")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Setting:
     """One variable. `source` is "environment" or the file of NCCL's that it stands in; `value` is None where it is secret."""
 
@@ -50,7 +51,7 @@ class Setting:
     line: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Variables:
     """What is set here. `names` are the other variables' names, `plain` the values of those that may be a slip away from one of ours, `libraries`
     the releases of what may read them ("" where a release is not known), and `plugins` the files that NCCL may load, which read some, too.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from unhang.facts import distributions, libraries, paths
 from unhang.facts.host import Host
+from unhang.model import frozen
 
 _FILE = re.compile(r"libnccl\.so(?:\.\d+)*")
 _RCCL = re.compile(r"librccl\.so(?:\.\d+)*")
@@ -49,7 +49,7 @@ _CACHED_PLUGIN = re.compile(rb"/[^\0]+?/lib[nr]ccl-?(?:net|tuner|profiler|env|gi
 _ASKED = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN", "NCCL_RMA_PLUGIN")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Which:
     """What torch makes its collectives with. `version` is "" where the release is not known, `files` are empty where the file is not."""
 
@@ -58,7 +58,7 @@ class Which:
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Place:
     """Where torch is installed: its site-packages, its version, and the release of an NCCL wheel beside it ("" where there are several).
 

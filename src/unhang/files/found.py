@@ -7,8 +7,10 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unhang.model import frozen
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen
 class Found:
     """`value` is None where only the run tells it. `line` is that on which its statement begins, from 0.
 
@@ -25,7 +27,7 @@ class Found:
     only_in_build: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Said:
     """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
     "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from), "rocm"
@@ -37,7 +39,7 @@ class Said:
     line: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unclosed:
     """What begins on `line` and is open at the end of the file: what follows was taken for a part of it."""
 
@@ -48,7 +50,7 @@ class Unclosed:
 Item = Found | Said | Unclosed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Parsed:
     """What a file sets in the forms that are read here. What stands in another form is in none of these."""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from unhang.model import frozen
 
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)\+?=")
 # Behind these another command begins.
@@ -24,7 +25,7 @@ _LONGEST_ARITHMETIC = 4096
 _IN_VAIN = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Word:
     """`elements` are those of `NAME=(...)`, which is one word."""
 

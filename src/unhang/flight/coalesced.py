@@ -7,10 +7,10 @@ it, and its last entry is not marked as one of messages; XCCL never tells that a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from unhang.flight import operations
+from unhang.model import frozen
 
 # The entry that ends a launch of several calls.
 COALESCED = "coalesced"
@@ -26,7 +26,7 @@ def is_message(op: str, flag: object = False) -> bool:
     return bool(flag) or op.startswith(("send ", "recv "))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Coalesced:
     """`cut`: why the numbers of its collectives fit no other rank's; `untold`: what the dump does not tell of its messages."""
 

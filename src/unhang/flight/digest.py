@@ -15,7 +15,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget
 from unhang.flight.recording import FIELDS, recording_of
 from unhang.logs.streams import Budget, Damaged, Limits, Stream, unpacked
+from unhang.model import frozen
 
 FORMAT = 2
 MAGIC = b"UNHANG-DIGEST" + bytes([FORMAT]) + b"\n"
@@ -45,7 +46,7 @@ _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, IndexError, Attribut
 Clean = Callable[[str], str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Name:
     """Where a dump was: number `nth` of those in the file `name` on `host`. Its rank is `told` by the file, or `said` by its name, or was counted.
     `second`: it is of the second recorder of its process."""
@@ -96,7 +97,7 @@ class Digest:
             return _opened(dump), replace(dump.where, host=self.host)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Summed:
     """One dump for a digest. `left`: what of the dump is not in it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,13 @@ from unhang.flight.entries import NOT_UNDERSTOOD, Call, Flight, Group, alone, no
 from unhang.flight.reader_processes import map_bounded, run_bounded
 from unhang.flight.recording import COMPLETED, ENDED, Columns, Recording, columns_of, compared, with_second
 from unhang.frames import Frame
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.flight.timeline_rows import Lanes
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Dump:
     """What one rank's recorder held; `lanes` where they were asked for."""
 

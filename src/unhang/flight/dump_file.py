@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from unhang.flight.rank_from_name import is_rank
 from unhang.flight.reader_processes import extend_budget, is_bounded
 from unhang.logs.kinds import FLIGHT, no_log
 from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks, packing, unpacked
+from unhang.model import frozen
 
 # A dump of 2,000 entries with stacks is about 5 MB.
 MAX_BYTES = 512 * 1024 * 1024
@@ -37,7 +38,7 @@ _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DumpFile:
     """One rank's dump as plain values. `rank` is what the file says of it, None where it says nothing; `cut` says what is lost.
 

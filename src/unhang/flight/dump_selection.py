@@ -7,10 +7,10 @@ and however they are packed. Files that were copied over each other when they we
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from unhang.flight.recording import Recording, world_of
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 
 # A recording, whether its file itself tells the rank, and where it lies: the file, and which one in it.
 Placed = tuple[Recording, bool, tuple[str, int]]
@@ -63,7 +63,7 @@ def of_the_job(found: Sequence[Placed], guessed: Collection[str]) -> tuple[list[
     return [each for each in found if each not in strangers], missed
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SelectedDumps:
     """The recordings whose rank is known; `copied` are the ranks whose files hold the dump of another one, or of one of several, each with its file;
     `unknown` is a recording of which nobody can tell the rank, where that is all there is."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -21,7 +21,7 @@ from unhang.flight.coalesced import COALESCED
 from unhang.flight.dump_file import DumpFile
 from unhang.flight.rank_from_name import is_rank
 from unhang.frames import Frame, user_frame
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 from unhang.user_files import is_user_file
 
 Sizes = tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ _MOST_MEMBERS = 4_000_000
 NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Call:
     """One collective or point-to-point call as one rank issued it; `frames` innermost last, () in JSON dumps.
 
@@ -63,7 +63,7 @@ class Call:
         return tuple(prod(s) for s in self.output_sizes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """A process group as the dump names it; `members` is () where the dump does not say."""
 
@@ -72,7 +72,7 @@ class Group:
     members: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Flight:
     """A whole dump. `calls` per group, oldest first. `lost`: the ring has overwritten its beginning.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from unhang.flight import operations
 from unhang.flight.entries import Group
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
+from unhang.model import frozen
 
 # The default group, where nothing describes it; of a build with two recorders, in the second one, too.
 _DEFAULT = ("0", "cpu:0")
@@ -21,7 +22,7 @@ _DEFAULT = ("0", "cpu:0")
 _ANY = 1 << 62
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobGroup:
     """One group of the job. `tracks` by rank, their ids in the job's table. `known`: the recorders tell who belongs to it, and there is no other.
     `unwaited`: from this number on nobody waited for one call before issuing the next."""
@@ -43,7 +44,7 @@ class JobGroup:
         return self.desc == "default_pg" or (self.name in ("0", "cpu:0") and self.desc in ("", "undefined"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """All recordings, aligned. `calls[id]` is the text of what has to be equal."""
 

@@ -6,7 +6,7 @@ Columns have no frames: the few ranks that parted are looked at again in objects
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from unhang.flight import operations
@@ -14,6 +14,7 @@ from unhang.flight.entries import pending_of
 from unhang.flight.outcome import Kind, Outcome
 from unhang.flight.voting import Edit
 from unhang.frames import Frame, other_line, user_frame
+from unhang.model import frozen
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _HABIT = 3
 _RARELY = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MismatchSide:
     """What one rank issued at the place where the ranks parted, `says` what of it was compared; `call` is None where only its stack tells."""
 
@@ -44,7 +45,7 @@ class MismatchSide:
         return user_frame(self.frames)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mismatch:
     """Ranks of one group issued different calls at one sequence number, or two ranks halves of a message that do not fit.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.flight.voting import Edit
+from unhang.model import frozen
 
 Kind = Literal[
     "missing",
@@ -27,7 +27,7 @@ Kind = Literal[
 By = Literal["majority", "history", "sums", "pairs", "nothing"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SideOf:
     """Ranks that issued the same call as the same number; `call` is what was compared. `number`: of a message, each side has its own."""
 
@@ -36,7 +36,7 @@ class SideOf:
     number: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Step:
     """One place on the way to the end: `waiting` wait in it for `lacking`."""
 
@@ -47,7 +47,7 @@ class Step:
     lacking: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Counted:
     """A call that is in no ring any more, and of which the counters of `ranks` say that it is not over, while `completed` is. `fewer`: members that
     have issued less of the group, each with the newest number. `lagging`: too little went on behind it for the counters to be right."""
@@ -60,7 +60,7 @@ class Counted:
     lagging: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
@@ -112,7 +112,7 @@ class Outcome:
     buried: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Place:
     """Where a rank waits: in a call with this number of a group, or in its message with it."""
 

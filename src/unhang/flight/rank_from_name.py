@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os.path import commonpath
 
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 _ENDING = lazily(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
@@ -26,7 +26,7 @@ _RANK = lazily(r"(?:^|[^a-z])(?<!local[_\-. ])(?:global_?)?ranks?[_\-.= ]?$|(?:^
 _MOST_RANKS = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Named:
     """The rank of each name. `guessed`: those that were numbered in order of name, because they do not tell; `said`: each name alone says its
     rank."""

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from unhang.flight.reader_processes import map_bounded, run_bounded
 from unhang.flight.recording import Recording, columns_of, compared, recording_of, with_second
 from unhang.flight.timeline_rows import CallKind, Lanes, lanes_of
 from unhang.logs.readers import cores
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _SECOND_OF = re.compile(r"(?:^|/)cpu$")
 _left_s = dict[Path, float]()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobRecordings:
     """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name.
 
@@ -270,7 +270,7 @@ def _ranked_together(found: Sequence[tuple[Recording, digest.Name]]) -> tuple[li
     return _one_behind_another([(r, name.told, (paths[name], name.nth)) for r, name in ranked], unsure=unsure)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SummedUp:
     """A digest that was written, and what is not in it. `dumps` are those that are."""
 
@@ -432,7 +432,7 @@ def _read(path: str, rank: int, drawn: int) -> list[tuple[Recording, bool, Lanes
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Host:
     """What a digest tells; `missed` and `beside` as in `digest.write`."""
 

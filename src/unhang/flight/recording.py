@@ -12,7 +12,7 @@ import marshal
 import operator
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import compress, islice
 from operator import itemgetter
@@ -33,7 +33,7 @@ from unhang.flight.entries import (
     understood,
 )
 from unhang.flight.pickle_columns import Repeats
-from unhang.model import Counters
+from unhang.model import Counters, frozen
 
 # What is known of the end of a call.
 ISSUED, STARTED, COMPLETED, ENDED = 0, 1, 2, 3
@@ -68,7 +68,7 @@ _MOST_PATIENT_MS = 86_400_000
 _MOST_MESSAGES = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Message:
     """A send or receive that is pending. `source`, `destination`: ranks in the group, None for any or where it is not told."""
 
@@ -82,7 +82,7 @@ class Message:
     number: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Track:
     """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry,
     or one of which entries are lost.
@@ -114,7 +114,7 @@ class Track:
         return self.ends[i] if 0 <= i < len(self.ids) else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LiveCounters:
     """What a living rank counted in a group: the newest call that it issued lies in `least`..`most`; `done` is the newest that has completed."""
 
@@ -123,7 +123,7 @@ class LiveCounters:
     done: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Recording:
     """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second` (alone it `is_second`).
     `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
@@ -210,7 +210,7 @@ def recording_of(dump: DumpFile, *, rank: int, source: str, size: int = 0) -> Re
         return compared(columns_of(dump)[0], rank=rank, source=source, size=size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Columns:
     """The entries of one dump, oldest first, one item of each column for each entry.
 
@@ -313,7 +313,7 @@ def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequen
     return {name: c for name, c in counters_of(raw, names).items() if name in names.values() and name not in messages}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Entries:
     """The columns that the entries alone tell. `ids`: how many groups they are of, by the numbers that the process gave them."""
 

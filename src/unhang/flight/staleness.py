@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from statistics import median_low
 
 from unhang.flight import operations
 from unhang.flight.job_groups import Job, JobGroup
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track, world_of
+from unhang.model import frozen
 
 # So many ranks tell whether two dumps can be of one run.
 _COMPARED = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StaleDumps:
     """`ranks`: those whose dump is older than that of another one; for each of them such another one. `doubtful`: (identity of a meeting, rank) where
     only a name tells that both are of one group, which may as well be two. `perhaps`: those whose dump lacks what another one went on from on Gloo:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.flight import operations
@@ -22,6 +22,7 @@ from unhang.flight.outcome import By, Outcome, Place
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, LiveCounters, Recording, Track
 from unhang.flight.wait_graph import Judge
 from unhang.frames import OURS, Frame, op_of_stack, user_frame
+from unhang.model import frozen
 from unhang.records.incident import is_own
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _ANY = 1 << 62
 _MOST_PENDING = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CollectiveWait:
     """One rank inside a collective that has not finished. `group`, `seq` are None where only the stack tells; `seq` also of a message."""
 
@@ -55,7 +56,7 @@ class CollectiveWait:
         return user_frame(self.call.frames if self.call is not None and self.call.frames else self.frames)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stall:
     """Where the job stands still.
 
@@ -81,7 +82,7 @@ class Stall:
     finished: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Waits:
     """Who waits in what, by rank, and where the job stands still: None where nobody waits."""
 

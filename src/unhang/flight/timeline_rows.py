@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
 from unhang.flight.coalesced import COALESCED
 from unhang.flight.entries import Group, Site
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, CallForm, Columns, split
+from unhang.model import frozen
 
 _K = TypeVar("_K")
 
@@ -42,7 +43,7 @@ class CallKind(NamedTuple):
     together: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TimelineRow:
     """One group of one rank. Column i is number `first` + i.
 
@@ -60,7 +61,7 @@ class TimelineRow:
     starts_ns: array[int] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lanes:
     """All lanes of one dump. Both tables begin with what stands for nothing. `left_out`: older columns that were too many."""
 

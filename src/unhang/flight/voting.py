@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from unhang.flight.job_groups import JobGroup
 from unhang.flight.recording import COMPLETED, ENDED, Track
+from unhang.model import frozen
 
 _BLOCK = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Divergence:
     """`sides`: the ranks by what they issued as `number`, the largest side first. `members`: how many belong to the group."""
 
@@ -79,7 +79,7 @@ _ENOUGH = 3
 _LOOK = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Edit:
     """`count` calls too many or lacking, from the number on at which the ranks parted."""
 

@@ -22,6 +22,7 @@ from unhang.flight.outcome import By, Kind, Outcome, Place, SideOf, Step
 from unhang.flight.recording import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
 from unhang.flight.staleness import behind, holds_what_is_over, of_one_run
 from unhang.flight.voting import Divergence, edit, parted, strayed
+from unhang.model import frozen
 
 # Before all others what proves itself, at the end what proves nothing.
 _WEIGHT: tuple[Kind, ...] = (
@@ -53,7 +54,7 @@ _HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
 _ASIDE_NS = 30_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Node:
     """A place where ranks wait: a number of a meeting, or a message between two ranks."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from unhang import data
@@ -19,7 +19,7 @@ from unhang.knowledge.commands import Command, command
 from unhang.knowledge.judge import Found, HostView, LogView, Words
 from unhang.knowledge.words import NOTHING, Text, msg, ranks
 from unhang.logs import Hit, Role, Signature
-from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing, frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _LONG_VALUE = 60
 STANDINGS: tuple[Standing, ...] = ("established", "likely", "possible", "not-established")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Cause:
     """One cause. A root can be the primary cause; a symptom says only that somebody else failed or was late.
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from unhang.frames import Frame, inside, op_of_stack, place
 from unhang.knowledge import words
 from unhang.knowledge.words import Text, joined, msg, ranks
-from unhang.model import Evidence, Finding
+from unhang.model import Evidence, Finding, frozen
 from unhang.user_files import is_user_file
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _LIBRARIES = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Apart:
     """A rank that stands outside any collective while others wait, with its stack and the user's line."""
 
@@ -45,7 +45,7 @@ class Apart:
     kind: Kind
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Scene:
     """`inside` are the ranks in each collective, by its name and the line that called it; `apart` those in none. `waited` are ranks that gave up."""
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from unhang import data
 from unhang.i18n import same
 from unhang.knowledge import catalogue
 from unhang.logs import Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Finding, Remedy, frozen
 from unhang.patterns import lazily
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Environment:
     """An accelerator, a launcher, a program or a container; `environments.toml` says what its fields are."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.logs import Hit
@@ -23,7 +24,7 @@ _DTYPES = re.compile(r"TensorDtypes=([^=]{1,200}?)(?:, TensorDeviceTypes=|$|\))"
 _DEVICE = re.compile(r"\bdevice=(\w+)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fingerprint:
     """One rank's call as the check saw it; None what it does not tell."""
 
@@ -46,7 +47,7 @@ class Fingerprint:
         return f"{self.op} of [{self.shape}]" + (f" {self.dtypes}" if self.dtypes else "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Side:
     """Ranks that issued the same; `hits` are the lines that they printed themselves."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from unhang.knowledge import words
 from unhang.knowledge.cause import signature
 from unhang.knowledge.words import NOTHING, Text, msg, ranks
 from unhang.logs import Hit
-from unhang.model import Evidence
+from unhang.model import Evidence, frozen
 
 if TYPE_CHECKING:
     from unhang.flight import Call
@@ -45,7 +44,7 @@ def ended_of(view: LogView) -> Text:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Crash:
     """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any.
 

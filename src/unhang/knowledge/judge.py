@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from unhang import data
@@ -13,7 +13,7 @@ from unhang.knowledge import words
 from unhang.knowledge.commands import Command, command
 from unhang.logs import Hit, Traceback
 from unhang.logs.log_facts import Exit, NcclSaid, Stack, Status, Timeout
-from unhang.model import Evidence, Finding, Remedy, Severity, Standing
+from unhang.model import Evidence, Finding, Remedy, Severity, Standing, frozen
 from unhang.text import filled
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Found:
         self.remedies, self.commands, self.severity, self.standing = remedies, commands or {}, severity, standing
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LogView:
     """What plain logs hold, where no supervisor wrote anything down; of one attempt.
 

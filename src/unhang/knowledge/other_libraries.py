@@ -7,17 +7,17 @@ library is a row of `other_libraries.toml`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from unhang import data
 from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg
 from unhang.logs import Hit, Signature
 from unhang.logs.signature import NOT_INSTEAD, compiled
-from unhang.model import Remedy
+from unhang.model import Remedy, frozen
 from unhang.patterns import lazily
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Library:
     """`other_libraries.toml` says what its fields are."""
 

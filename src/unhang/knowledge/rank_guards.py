@@ -6,10 +6,10 @@ import ast
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.frames import Frame, user_frame
+from unhang.model import frozen
 from unhang.patterns import lazily
 from unhang.user_files import is_user_file
 
@@ -45,7 +45,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 _UNKNOWN = object()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Guarded:
     """A frame of a rank's stack, and the test around it that chooses ranks."""
 

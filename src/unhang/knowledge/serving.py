@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.commands import Command, command
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _NEARLY = 1.1
 _MOST_GPUS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Asked:
     """What to do, first things first, and the commands with values of this error."""
 

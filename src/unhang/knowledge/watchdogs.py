@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.frames import Frame, user_frame
 from unhang.knowledge.words import NOTHING, Text, msg, same
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _CARRY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Parted:
     """Ranks of one group had different collectives under one number; `sides` are the ranks of each, the largest first."""
 
@@ -54,7 +54,7 @@ class Parted:
     sides: tuple[tuple[Timeout, ...], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GaveUpIn:
     """Where a rank was when it gave up: in which call of torch.distributed, called from where."""
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.logs import exits, tracebacks
 from unhang.logs.signature import Hit, listed
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 # From the end of a process to the first step of the one that takes its place.
 _RESTART_S = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """Where one log says that the run failed. `ended`: that processes of the job end, as a launcher tells it; `gone`: they have."""
 

@@ -9,7 +9,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO
@@ -19,7 +18,7 @@ from unhang.fsio import as_argument, read_stdin
 from unhang.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
 from unhang.logs.sources import Limits, Source, is_plain, kind_of
 from unhang.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, packing, unpacked, words
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 from unhang.patterns import lazily
 from unhang.printable import one_line
 
@@ -36,7 +35,7 @@ CUT = "it is JSON without its end: it was read as it stands"
 _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Discovered:
     """The sources in order, each file once, and what is left out. `dumps` are flight-recorder dumps, `closed` unreadable files, `blank` empty ones in
     archives."""

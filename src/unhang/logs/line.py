@@ -10,12 +10,12 @@ import io
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from unhang.errors import RecordError
 from unhang.logs.prefixes import Said, strip
+from unhang.model import frozen
 from unhang.patterns import lazily
 from unhang.printable import strip_unprintable
 
@@ -36,7 +36,7 @@ CHUNK_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Line:
     """A line without what stands around it, and what that told; None where nothing did.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unhang.logs.signature import Hit, listed
-from unhang.model import Evidence
+from unhang.model import Evidence, frozen
 
 if TYPE_CHECKING:
     from unhang.frames import Frame
@@ -33,7 +33,7 @@ class At:
         return Evidence(source=self.source, line=self.line, text=self.text.strip())
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Timeout:
     """A collective that the watchdog of one rank gave up: `ran_ms` after it began."""
 
@@ -47,7 +47,7 @@ class Timeout:
     ran_ms: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Status:
     """The counters that a watchdog prints: numbers of the work that failed, the last enqueued, the last completed, on this rank in this group."""
 
@@ -58,7 +58,7 @@ class Status:
     completed: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stack:
     """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
 
@@ -78,7 +78,7 @@ class Stack:
     far: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Init:
     """A communicator on one rank of it; `comm_id` is the same on all. `completed` is False where its "Init START" has no "Init COMPLETE"."""
 
@@ -90,7 +90,7 @@ class Init:
     completed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Call:
     """The last collective of one process on a communicator that its log shows; `count` is its number there, counted alike by all ranks.
 
@@ -104,7 +104,7 @@ class Call:
     nranks: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Exit:
     """A process whose end a launcher reported; `code` as in subprocess, negative for a signal."""
 
@@ -113,7 +113,7 @@ class Exit:
     local_rank: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NcclSaid:
     """NCCL's own words.
 

@@ -6,9 +6,9 @@ Only grammars that leave no choice are read: `worker-3` inside a pod's name is a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 # A host name that is recognisable as one: "node7", "job-abc-worker-3", "dgx-a100-03.cluster.local", "ip-10-0-0-2". "gpu0" and "gpt-2" are none.
@@ -20,7 +20,7 @@ NODE_NAME = (
 IP_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Owner:
     """Whose a file is; None where the name does not tell. `attempt` counts from 1, though torchrun and run directories count from 0."""
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from unhang.logs.owner import IP_ADDRESS, NODE_NAME
 from unhang.logs.timestamps import Stamp, counted, glog, wall
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 
@@ -253,7 +253,7 @@ def _forms(first: str) -> tuple[re.Pattern[str], ...]:
     return tuple(lazily(pattern, re.ASCII) for chars, pattern in _FORMS if first in chars)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Writer:
     """Who wrote a place in a line, as its own marker names that process.
 

@@ -26,6 +26,7 @@ from unhang.logs.prefixes import rank_at
 from unhang.logs.signature import Hit, Signature
 from unhang.logs.timestamps import Stamp, resolve
 from unhang.logs.tracebacks import Traceback, writer
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,7 +49,7 @@ class Stopped(Exception):
     """The search was told to stop."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LogRead:
     """What one log holds.
 

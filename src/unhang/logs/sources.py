@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from unhang.logs import tars
@@ -30,7 +30,7 @@ from unhang.logs.streams import (
     utf8,
     words,
 )
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 from unhang.printable import one_line
 
 __all__ = ["Limits", "LogStream", "OpenLog", "Source", "again", "is_plain", "kind_of", "named", "walk"]
@@ -39,7 +39,7 @@ Missed = Callable[[NotExamined], None]
 _LAYERS = 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Source:
     """A log, or before it is walked, an archive of logs.
 
@@ -81,7 +81,7 @@ class LogStream:
         self._data = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OpenLog:
     """A log to be read: at `path`, in any order, or else from `stream`, now."""
 

@@ -8,9 +8,10 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Protocol
+
+from unhang.model import frozen
 
 CHUNK_BYTES = 256 * 1024
 # As much as tells every packing, archive and kind of file apart: a tar header.
@@ -18,7 +19,7 @@ HEAD_BYTES = 512
 _MAX_NAME_BYTES = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Limits:
     """Where reading stops. Packed data may grow to `ratio` times its size, `always_bytes` in any case, `unpacked_bytes` at most.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from unhang.logs.streams import CHUNK_BYTES, Damaged, Stream, bounded_name, cut_off
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 BLOCK_BYTES = 512
@@ -25,7 +25,7 @@ _RECORD = lazily(rb"(\d{1,7}) ([^=]{1,200})=")
 _WITHOUT_DATA = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"5": "a directory", b"6": "a FIFO"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Member:
     """`kind` says what it is, where it is no file that can be read."""
 

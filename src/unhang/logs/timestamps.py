@@ -6,10 +6,12 @@ Most writers print naive local time, so a stamp is comparable with the others of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
 from typing import Literal
+
+from unhang.model import frozen
 
 # glog, syslog and vLLM print no year; until `resolve` they stand in this one, a leap year so that 29 February exists.
 NO_YEAR = 2000
@@ -25,7 +27,7 @@ _AHEAD_S = 14 * 3_600
 _LATEST_UNIX_S = 2**32
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stamp:
     """A time in a log.
 

@@ -11,10 +11,10 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.logs.streams import Budget, Bytes, Damaged, Stream, bounded_name, chunks
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     from unhang.logs.streams import Packing
@@ -32,7 +32,7 @@ _ENCRYPTED, _REFUSED = "encrypted", "packed with bzip2, LZMA or another method t
 CLOSED = (_ENCRYPTED, _REFUSED)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Entry:
     """`kind` says what it is, where it is no file that can be read. `packing` None: it is stored."""
 

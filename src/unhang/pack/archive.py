@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +22,7 @@ from typing import BinaryIO
 import zstandard
 
 from unhang.errors import UnhangError
+from unhang.model import frozen
 from unhang.pack import manifest as manifests
 from unhang.pack import relocate
 from unhang.pack.files import Item, OnProgress, changed, no_progress, with_progress
@@ -156,7 +156,7 @@ class _Bounded:
         return data
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Opened:
     manifest: Manifest
     encoded: bytes

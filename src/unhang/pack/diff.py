@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from unhang.model import frozen
 from unhang.pack import archive, packer, relocate
 from unhang.pack import manifest as manifests
 from unhang.pack.files import walk
@@ -19,7 +20,7 @@ SCHEMA = "unhang/pack-diff/1"
 _FIELDS = ("kind", "machine", "glibc", "python", "torch")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Comparison:
     """`facts` and `distributions` hold what each side has, None for nothing. `files` are paths of which content, mode or kind differ."""
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from unhang.facts.distributions import editable_source
 from unhang.facts.host import Host
 from unhang.facts.python_env import ACTIVATES
 from unhang.knowledge.commands import command
+from unhang.model import frozen
 from unhang.pack.files import Item, walk
 from unhang.pack.manifest import LeftOut
 from unhang.pack.relocate import PYTHON
@@ -53,7 +53,7 @@ print(json.dumps({
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BasePython:
     """The Python that an environment was made with, links followed. `shared`: directories of its packages that the environment sees."""
 
@@ -66,7 +66,7 @@ class BasePython:
     shared: tuple[Path, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Editable:
     """`recorded` is `path` as it was given to pip: directories above it may be links."""
 
@@ -75,7 +75,7 @@ class Editable:
     recorded: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Environment:
     """`recorded` are prefixes that the environment was at before, by its own activate script. `packages`: its directories of packages."""
 

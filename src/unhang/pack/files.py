@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from itertools import chain, islice
@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
+from unhang.model import frozen
 from unhang.pack.manifest import Entry, Kind, LeftOut, Source
 from unhang.pack.relocate import THREADS, How, batches
 from unhang.text import counted, size
@@ -34,7 +35,7 @@ _IGNORED = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
 _MOST_COUNTED = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Item:
     """One path of the archive, and where its content comes from. `inode` tells hard links."""
 
@@ -57,7 +58,7 @@ class Item:
 _Sized = TypeVar("_Sized", Item, Entry)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Summed:
     """The entries in their order, and the files that name one of the paths that were looked for."""
 

@@ -8,7 +8,7 @@ import platform
 import posixpath
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,7 @@ from unhang.i18n import msg
 from unhang.knowledge.cause import cause
 from unhang.knowledge.causes import driver_too_old
 from unhang.knowledge.commands import command
-from unhang.model import HostFinding, Remedy
+from unhang.model import HostFinding, Remedy, frozen
 from unhang.pack import archive, manifest, relocate
 from unhang.pack.files import OnProgress, no_progress
 from unhang.pack.manifest import Manifest
@@ -32,7 +32,7 @@ _AREA = "place"
 _PER_ENTRY_BYTES = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Target:
     """What a host is to an environment. `free_inodes` is None where they are not counted; what could not be asked for is None, too."""
 
@@ -157,7 +157,7 @@ def _driver(manifest: Manifest, host: Target) -> Iterator[HostFinding]:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Loaded:
     """`state` is "refused" if a finding is an error: nothing was written then."""
 

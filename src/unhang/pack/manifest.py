@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import msgspec
 
 from unhang import encoding
 from unhang.errors import UnhangError
+from unhang.model import frozen
 from unhang.pack import relocate
 
 SCHEMA = "unhang/pack/1"
@@ -34,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     target: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Python:
     """`interpreter` is its path below the prefix if it was taken along from elsewhere, None if the environment holds its own (conda)."""
 
@@ -43,13 +44,13 @@ class Python:
     interpreter: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Torch:
     version: str
     cuda: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Source:
     """Sources that were taken along from `origin`. `commit` is that of the checkout, None outside one; `changed`: not all was committed."""
 
@@ -60,13 +61,13 @@ class Source:
     changed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LeftOut:
     path: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Manifest:
     """`glibc` is the newest version that a library asks for; `cpu_flags` are those of the machine that packed.
 

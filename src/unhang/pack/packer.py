@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +19,7 @@ from unhang.errors import UnhangError
 from unhang.facts import elf
 from unhang.facts.distributions import of_torch
 from unhang.facts.host import Host
+from unhang.model import frozen
 from unhang.pack import archive
 from unhang.pack.environment import Environment, base_python, examine
 from unhang.pack.files import Item, OnProgress, check_include, complete, no_progress, sources, summed, walk
@@ -36,7 +37,7 @@ _FLAGS = frozenset(
 _DOWNLOAD_S = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stock:
     """An environment as it can be packed or sent: `items` are the sources of the manifest's entries, in the same order.
 
@@ -48,7 +49,7 @@ class Stock:
     ignored: tuple[LeftOut, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Extras:
     """What travels beside an environment: projects, wheels of `requirements`, and what `include` (pathspecs) names of what git ignores in sources."""
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Literal
 
 from unhang.errors import UnhangError
 from unhang.i18n import Text, msg
-from unhang.model import Area, HostFinding
+from unhang.model import Area, HostFinding, frozen
 from unhang.pack import archive, import_checks, relocate, verify
 from unhang.pack import manifest as manifests
 from unhang.pack.files import Item
@@ -56,7 +56,7 @@ _BUSY_S = 600.0
 _LOOK_S = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Sent:
     """What became of one host. `sent_bytes` are those of the tar streams; `findings` also say why a host was refused."""
 

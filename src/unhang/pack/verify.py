@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from unhang.i18n import Text, msg, same
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import cause
 from unhang.knowledge.commands import command
-from unhang.model import Area, Evidence, HostFinding, NotExamined, Remedy
+from unhang.model import Area, Evidence, HostFinding, NotExamined, Remedy, frozen
 from unhang.pack import import_checks, relocate
 from unhang.pack import manifest as manifests
 from unhang.pack.manifest import Manifest
@@ -47,7 +47,7 @@ _QUOTED = 5
 _NOT_GPU = NotExamined(what=msg("GPUs, and collectives of NCCL"), why=msg("unhang doctor --live does that"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Verification:
     """`digest` is the SHA-256 of the manifest: the same on all hosts that hold the same environment."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.i18n import msg
+from unhang.model import frozen
 from unhang.plan.model_shape import MLP, Shape
 from unhang.plan.training import OPTIMIZERS, Strategy, Training
 from unhang.text import Text
@@ -28,7 +29,7 @@ _LIVE = 1_000_000_000
 _LOGITS = (3, 4)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Term:
     """One part, in bytes. `place` is "device" (of one rank) or "host" (of all ranks of one host); `moments` are those in which it is held."""
 
@@ -42,7 +43,7 @@ class Term:
     place: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Counts:
     """Numbers of parameters: all, trained ones, of the largest tensor, of one block, and of what stands outside the blocks."""
 
@@ -57,7 +58,7 @@ class Counts:
 States = Sequence[Mapping[str, tuple[float, float]]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Tracked:
     """What torch built, and what its tracker counted, in bytes that are always there and of each sample: activations by the library that trains
     ("torch", "deepspeed" if it differs; none if the tracker failed), and parts of a rank's memory under FSDP2. `sample` has kind ("tokens", "image",
@@ -74,7 +75,7 @@ class Tracked:
     failed: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Estimate:
     """The terms of one strategy. Totals are in bytes: of one rank at the moment that needs most (`peak`, by the high end), and of one host."""
 

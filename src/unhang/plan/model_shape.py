@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.errors import UnhangError
 from unhang.i18n import msg
+from unhang.model import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Family:
     """How an architecture differs from LLaMA's. `biases`: "", "qkv" or "all". `positions`: if they are learned, the rows beside those of the config.
 
@@ -76,7 +77,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Shape:
     """A decoder. `counted` is the number of parameters if a file has it, `longest` the most tokens of a sequence; `assumed`: what was not given.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.i18n import NOTHING, Text, joined, msg
+from unhang.model import frozen
 from unhang.plan.memory_model import GIB, Counts, Estimate, Tracked, Widths, counts, estimate
 from unhang.plan.model_shape import Shape
 from unhang.plan.training import Strategy, Training
@@ -15,7 +16,7 @@ MOST_BATCH = 4096
 FITS = {"fits": msg("fits"), "tight": msg("tight"), "no": msg("does not fit"), "unknown": msg("not known", "recommend")}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Machine:
     """What there is: bytes of one rank's device and of one host's memory, processors of a host, and the links' GB/s (1e9 bytes) one way.
 
@@ -30,7 +31,7 @@ class Machine:
     origin: Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Row:
     """One strategy. `fits` is "fits" (even the high end does), "tight" (the low end), "no" or "unknown"; `host_fits` is that of the host's memory.
 
@@ -53,7 +54,7 @@ class Row:
         return self.fits in ("fits", "tight") and self.host_fits != "no"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Preparation:
     """Processes that tokenize (None: not known), the loader's workers of one rank, and how long the other ranks must be able to wait."""
 
@@ -63,7 +64,7 @@ class Preparation:
     why: Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """All of it. `base` is what counted activations, `sample` what one of a batch is; `notes` are what was assumed or could not be found out."""
 

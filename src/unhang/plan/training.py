@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from unhang.errors import UnhangError
 from unhang.i18n import Text, msg, same
+from unhang.model import frozen
 from unhang.plan.model_shape import Shape
 
 PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
@@ -51,7 +52,7 @@ STRATEGIES = (
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Lora:
     """Low-rank adapters: their rank, and the linear layers of each block that have one, by what PEFT calls them."""
 
@@ -59,7 +60,7 @@ class Lora:
     targets: tuple[str, ...] = ("q_proj", "v_proj")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Training:
     """`batch` sequences of `sequence` tokens are what one rank takes in one forward pass. `frozen` counts blocks from the bottom that do not train.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from unhang import data
 from unhang.i18n import msg
+from unhang.model import frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stage:
     """One test; the fields are those of `stages.toml`."""
 

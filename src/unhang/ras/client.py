@@ -14,11 +14,11 @@ import re
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
+from unhang.model import frozen
 from unhang.ras import json_answer, text_answer
 from unhang.ras.model import Format, Report
 
@@ -38,7 +38,7 @@ _CHUNK_BYTES = 1 << 16
 _ABSENT = "no NCCL job runs on that host, it is older than NCCL 2.24, NCCL_RAS_ENABLE=0 is set, or NCCL_RAS_ADDR is another address"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Address:
     """Where a job's RAS listens. `host` without brackets."""
 
@@ -86,7 +86,7 @@ def parse(data: bytes, *, source: str = "the answer", cut: str | None = None) ->
     return text_answer.parse(body, source=source, cut=cut)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answer:
     """What the server sent, as it came. `cut`: why it is not whole."""
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unhang.model import frozen
+
 # Of one answer. No job has as many.
 MAX_COMMUNICATORS = 65_536
 # NOCOMM (UNKNOWN until 2.25): the process answers, and is no member of the communicator: not yet, or no more.
@@ -20,7 +22,7 @@ Format = Literal["json", "text"]
 Phase = Literal["initialization", "asynchronous"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Process:
     """One process of the job; None and () where the answer does not say.
 
@@ -60,7 +62,7 @@ class Missing:
     dead: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ranks:
     """Ranks of a communicator that have something in common. `ranks` is () where the answer only counts them."""
 
@@ -68,7 +70,7 @@ class Ranks:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Launched(Ranks):
     """Those that have launched equally many operations of one kind."""
 
@@ -76,7 +78,7 @@ class Launched(Ranks):
     count: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InState(Ranks):
     """Those that are in the same state, which is one of `State`, or a word that only a newer version of NCCL has."""
 
@@ -88,7 +90,7 @@ class InState(Ranks):
         return self.state in ("NOCOMM", "UNKNOWN")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure(Ranks):
     """Those on which NCCL itself reported an error."""
 
@@ -96,7 +98,7 @@ class Failure(Ranks):
     says: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Communicator:
     """One communicator. `hash`: 16 hexadecimal digits, as in NCCL's debug output, and "" where the answer does not name it (text, healthy).
 
@@ -147,7 +149,7 @@ class Communicator:
         return [m for m in everyone if m.rank in wanted]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Report:
     """One answer. `cut` says why it is not whole, and is None where it is: what a cut answer does not tell is unknown, not healthy.
 
@@ -178,7 +180,7 @@ class Report:
 Pace = Literal["still", "moves", "mixed", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Change:
     """One communicator of the newer answer. `before`: the same one in the older; None where that does not have it by name.
 

@@ -7,11 +7,11 @@ back, by `unhang why`, at any time and on any machine. Times called `_s` are sec
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from unhang.frames import Frame
-from unhang.model import Counters, ProcessId, Wait
+from unhang.model import Counters, ProcessId, Wait, frozen
 
 INCIDENT_SCHEMA = "unhang/incident/1"
 
@@ -44,7 +44,7 @@ FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EXIT_UNFLUSHED = 120
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ThreadStack:
     """One thread's Python stack, innermost frame last (as a traceback prints it). `tid` is the kernel's number for it, None if it is not known.
 
@@ -59,7 +59,7 @@ class ThreadStack:
     started: Frame | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Stacks:
     """All threads of one process, and how they were read."""
 
@@ -67,7 +67,7 @@ class Stacks:
     threads: tuple[ThreadStack, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Activity:
     """What the kernel says a process did during the last `window_s` seconds.
 
@@ -127,7 +127,7 @@ def silent(last_beat_s: float | None, at_s: float) -> bool:
     return last_beat_s is not None and at_s - last_beat_s > SILENT_S
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Raised:
     """An exception that nothing caught; `frames` innermost last."""
 
@@ -137,7 +137,7 @@ class Raised:
     at_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ended:
     """A process that is no more. `exitcode` as in subprocess: negative for a signal, None where nobody could tell.
 
@@ -158,7 +158,7 @@ class Ended:
         return self.finished and ((code < 0 and -code not in FROM_OUTSIDE) or code == EXIT_UNFLUSHED)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChildRecord:
     """A Python process below a rank. `state` as in `Activity`, `exitcode` as in `Ended`: of a zombie that has failed.
 
@@ -175,7 +175,7 @@ class ChildRecord:
     wait: Wait | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankRecord:
     """All that is known of one rank at the moment of the incident.
 
@@ -216,7 +216,7 @@ class RankRecord:
         return self.ended is None and not self.answered and silent(self.last_beat_s, at_s)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LogRef:
     """A log as long as it was at the end of the incident; `rank` is None for the launcher's own output."""
 
@@ -225,7 +225,7 @@ class LogRef:
     rank: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GuardedLine:
     """A line of the user's code that issued a collective, and the `if` tests around it, outermost first."""
 
@@ -234,7 +234,7 @@ class GuardedLine:
     tests: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Missed:
     """Evidence that could not be taken."""
 
@@ -242,7 +242,7 @@ class Missed:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Slow:
     """What makes a training over several hosts slower than it was: one host, or the link from the first of two `hosts` to the second.
 
@@ -259,7 +259,7 @@ class Slow:
     again: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Incident:
     """One thing that went wrong. `stalled_for_s`, `threshold_s` and `bound_s` belong to hangs and stragglers: the last is how long the others wait
     before the training is ended, None where nothing but the collective's timeout is known to bound it. `exitcode` is the command's own.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,7 @@ from unhang.frames import Frame
 from unhang.kernel_lines import Kind, device_of
 from unhang.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl_lines, watchdog
 from unhang.logs.log_facts import Exit, Status
-from unhang.model import Input, InputKind, NotExamined, Wait
+from unhang.model import Input, InputKind, NotExamined, Wait, frozen
 from unhang.patterns import lazily
 from unhang.records import kernel_events, stacks
 from unhang.records.incident import BESIDE_ACCELERATOR, Activity, ChildRecord, Ended, Incident, Raised, RankRecord, Stacks
@@ -42,7 +42,7 @@ _RANK = lazily(r"rank (\d{1,9})\b")
 _SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl_lines.BUS_ID)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChildView:
     """A Python process below a rank, with its main thread, innermost last; () if that could not be read."""
 
@@ -57,7 +57,7 @@ class ChildView:
         return frames.user_frame(self.frames[start + 1 :])
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankView:
     """One rank: its record, and what its files held. `place` is the user's line at which its main thread stands, or was last seen."""
 
@@ -144,7 +144,7 @@ class RankView:
         return self.place is not None and frames.user_frame(self.frames) is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class IncidentView:
     """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory.
 

@@ -7,11 +7,11 @@ may be of other jobs. `KernelEvent.boot_s` tells when, in seconds since that sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import RecordError
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
+from unhang.model import frozen
 
 # What befalls a device, whichever process uses it; of the first ones it is a GPU.
 GPUS: tuple[Kind, ...] = ("xid", "gpu-lost", "gpu-start-failed")
@@ -20,7 +20,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 _MAX_LINE = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KernelEvent:
     """One thing that the kernel told. `pid` and `name` are of a process as the host counts it, `device` is a PCI address as sysfs writes it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -35,7 +35,7 @@ from unhang.logs.streams import (
     unpacked,
     words,
 )
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 from unhang.printable import one_line
 from unhang.records.rundir import MEMBER, RUN_MARK, RUN_MARK_WITHIN_BYTES, RunDir, started
 
@@ -51,7 +51,7 @@ _MOST_PARTS = 12
 _MOST_RUNS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Run:
     """A run directory that was unpacked to `path`, and how it is called in its archive."""
 
@@ -59,7 +59,7 @@ class Run:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Unpacked:
     """What was taken out. `runs`: the oldest first. `others`: something else is there that may be a log; `blank`: where that would lie in which there
     is nothing.
@@ -202,7 +202,7 @@ class _Taker:
         self._misses.add(e.what, e.why, unread=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Member:
     """`name` is "" for what stands in no archive. `data` is valid until the next member is asked for."""
 

@@ -10,12 +10,12 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RunDirError
-from unhang.model import ProcessId, Verdict
+from unhang.model import ProcessId, Verdict, frozen
 from unhang.records.run_snapshot import STATES, Job, Memory, Phase, Rank, RunSnapshot, State, Supervisor, Trouble, VerdictSummary
 from unhang.records.run_so_far import LAST_BYTES, History, Monitored, Snapshots
 from unhang.records.rundir import RUN_SCHEMA, RunDir
@@ -31,7 +31,7 @@ WAITS_S = 3.0
 EVENTS = 50
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Run:
     """run.json, as far as it matters here."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, get_args
 
+from unhang.model import frozen
 from unhang.records.run_so_far import Happened, Monitored
 from unhang.records.status import Place
 
@@ -42,7 +43,7 @@ WRONG: frozenset[State] = frozenset({"failed", "stuck", "silent"})
 Phase = Literal["starting", "running", "standing", "wrong", "between", "trying", "ended", "gone", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Memory:
     """Of the device that a rank uses, whoever uses it as well."""
 
@@ -50,7 +51,7 @@ class Memory:
     total_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rank:
     """`age_s` is how old its newest heartbeat is; `place` and `call` are as of then. `waits_s`: how long it has been inside that collective,
     None where it is in none, or where it is not known whether it is still (`unhang run` has not written for a while).
@@ -86,7 +87,7 @@ class Rank:
     blamed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Supervisor:
     """`unhang run` itself. `alive` is None where its process cannot be seen from here; `silent_s` is how long ago it wrote last."""
 
@@ -96,7 +97,7 @@ class Supervisor:
     silent_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VerdictSummary:
     """A verdict, in short, on what went wrong in `attempt`. `ranks` are those that it names."""
 
@@ -108,7 +109,7 @@ class VerdictSummary:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Trouble:
     """What went wrong last in this attempt and has not passed: a kind of incident, `for_s` seconds ago; `judged` once its verdict is drawn."""
 
@@ -118,7 +119,7 @@ class Trouble:
     judged: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Job:
     """The run as a whole. `started` is in seconds since 1970, `elapsed_s` since then (of a run that has ended: how long it
     took; of one that is gone: until the last thing that was recorded, None where there is none).
@@ -153,7 +154,7 @@ class Job:
     gave_up: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RunSnapshot:
     """All of it, at `time_s` since 1970. `ranks` by number; `counts` of their states; `monitor` is what `unhang.Monitor` told last, `age_s` old,
     `of_before`: by an earlier attempt. `notes` are what could not be read, and why.

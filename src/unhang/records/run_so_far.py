@@ -12,12 +12,13 @@ from typing import Any, Union
 import msgspec
 
 from unhang import encoding
+from unhang.model import frozen
 from unhang.records.tail import Appended
 
 KEPT = 100
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Happened:
     """One event, `s` seconds after the start of the run. `fields` are as they stand in the file."""
 
@@ -238,7 +239,7 @@ _NAMES = frozenset(kind.__struct_config__.tag for kind in _Known.__args__)  # ty
 LAST_BYTES = 2 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Calls:
     """Latency in seconds, bus bandwidth in 10^9 bytes a second; None where none was counted."""
 
@@ -251,7 +252,7 @@ class Calls:
     busbw_p50_gbps: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failures:
     group: str
     collective: str
@@ -260,7 +261,7 @@ class Failures:
     says: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Straggler:
     """`waited_s` is how much less this rank has waited in calls of its group than the most patient one, `share` its part of all such waiting."""
 
@@ -270,7 +271,7 @@ class Straggler:
     share: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Silent:
     """A rank from whose monitor nothing has come for so long."""
 
@@ -278,7 +279,7 @@ class Silent:
     for_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Monitored:
     """All ranks together since `unhang.Monitor` was made, at `time_s` since 1970; `heard_from` are those whose counts are in it, however old.
 

@@ -28,7 +28,6 @@ import errno
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unhang import fsio
 from unhang.errors import RunDirError
 from unhang.i18n import msg
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -439,6 +439,6 @@ def started(run: Path) -> float:
     return path.stat().st_mtime
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Run:
     started: str = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from unhang.errors import UnhangError
 from unhang.frames import Frame, without_hook
+from unhang.model import frozen
 from unhang.records import stacks
 from unhang.records.incident import Incident, Stacks
 from unhang.records.rundir import RunDir
@@ -16,7 +16,7 @@ _MOST_FRAMES = 60
 _Key = tuple[str, int, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Trunk:
     """Frames, outermost first, that all of `ranks` stand in, below those of the trunk that it grows from; and where these ranks part.
 

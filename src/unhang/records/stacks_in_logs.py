@@ -21,6 +21,7 @@ from unhang.logs.line import Line, Readable, wanted_lines
 from unhang.logs.log_facts import Stack
 from unhang.logs.signature import Hit, Signature, compiled
 from unhang.logs.timestamps import Stamp
+from unhang.model import frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ _HEADING = lazily(r"^\s*(?:=== |<h2>)Rank (?P<rank>\d{1,9}): http\S{1,300}/handl
 _HANDLER = b"/handler/"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Dumped:
     """The last stacks of each rank, and in how many dumps nothing tells whose they are. `left` are logs that are too large to be read once more.
 

@@ -7,8 +7,9 @@ the number of ranks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from unhang.model import frozen
 from unhang.records.incident import SILENT_S
 
 NOW_SCHEMA = "unhang/now/1"
@@ -16,7 +17,7 @@ NOW_SCHEMA = "unhang/now/1"
 MOST_CHARACTERS = 200
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Place:
     """Where a main thread stood at a heartbeat."""
 
@@ -25,7 +26,7 @@ class Place:
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Waiting:
     """A rank inside a collective: `call` is the function that its main thread waits in, `group` the one whose counter stays behind, at `number`."""
 
@@ -35,7 +36,7 @@ class Waiting:
     number: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankNow:
     """One rank. `beat_s` is its newest heartbeat, `progress_s` when it last moved on (a step, a collective).
 
@@ -72,7 +73,7 @@ class RankNow:
     by_launcher: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Standstill:
     """Nothing has moved since then, for longer than is usual: `waiting` ranks are inside a collective, `absent` ones did not come to it."""
 
@@ -81,7 +82,7 @@ class Standstill:
     absent: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Now:
     """All ranks that one supervisor sees, at `time_s` since 1970 (`at_s` since the start of the run).
 
@@ -102,7 +103,7 @@ class Now:
     ranks: tuple[RankNow, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Seen:
     """Ranks whose last heartbeats told of one place, inside one `call` if in any: all there is where nobody could be asked any more.
 

@@ -15,11 +15,12 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from unhang.facts.shm import Segment, Shm
+from unhang.model import frozen
 
 SHM = "/dev/shm"
 # A job that is starting makes a segment, and tells its name to its peers afterwards.
@@ -28,7 +29,7 @@ YOUNG_S = 60.0
 Outcome = Literal["proposed", "left", "removed", "refused"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Step:
     """One segment. "left" and "refused" say `why`: the former before anybody was asked, the latter when it was tried."""
 

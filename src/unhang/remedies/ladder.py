@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from unhang.i18n import NOTHING, same
 from unhang.knowledge.words import Text, msg
-from unhang.model import Outcome, Trial, Tried
+from unhang.model import Outcome, Trial, Tried, frozen
 from unhang.remedies import trial
 from unhang.remedies.ladder_steps import AS_IS, PRESCRIBED, TRANSPORTS, Rung
 from unhang.remedies.trial import Bench
@@ -30,7 +30,7 @@ _AS_IS = msg(
 _INTERRUPTED = msg("interrupted: what was tried until then is all there is")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Told:
     """What is told while it goes on: a rung that has been tried; or a trial of what can be left out, or of what has passed already (`again`)."""
 

@@ -11,14 +11,14 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import psutil
 
 from unhang import data
 from unhang.knowledge.words import Text, msg
-from unhang.model import Finding, Verdict
+from unhang.model import Finding, Verdict, frozen
 from unhang.settings.catalogue import OF_THE_SCRIPT
 from unhang.settings.setting import Choice, Installed, applied
 from unhang.settings.spellings import AUTO
@@ -55,7 +55,7 @@ PRESCRIBED = "prescribed-"
 _OF_LOADERS = ("DataLoader", "data_loader", "torch_", "dataloader")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rung:
     """`adds` is what it sets beyond those below, and for those above unless it is not `kept`; `leaves_out` are keys that mean nothing with it."""
 

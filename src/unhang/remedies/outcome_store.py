@@ -12,7 +12,7 @@ import platform
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -22,7 +22,7 @@ import unhang
 from unhang import encoding, fsio
 from unhang.facts import container, gpu, limits, network, shm, snapshot
 from unhang.facts.host import Host
-from unhang.model import Outcome
+from unhang.model import Outcome, frozen
 from unhang.remedies.trial import OF_COMMUNICATION
 from unhang.settings.setting import Installed
 
@@ -53,7 +53,7 @@ _MOST_BYTES = 1 << 20
 _OF_THE_HOST = ("bare", "slurm", "systemd", "wsl")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Key:
     """`place` is of the machine and the job; `versions` of the software, in words that can be shown when they have changed."""
 
@@ -129,7 +129,7 @@ def versions(installed: Installed, seen: snapshot.Snapshot) -> str:
     return ", ".join(f"{name} {version}" for name, version in parts.items() if version)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Recalled:
     """`outcome` is None where nothing was remembered, or what was no longer holds: then `expired` says why. `found_s` is in seconds since 1970."""
 

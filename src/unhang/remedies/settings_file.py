@@ -6,17 +6,16 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from unhang.model import HostFinding
+from unhang.model import HostFinding, frozen
 
 FILE = "unhang.env"
 # What stands for something that the reader has to fill in: IFNAME, <subnet>, N.
 _TO_FILL_IN = re.compile(r"[<{$]|^[A-Z]+$")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Setting:
     """A variable that every rank should have, and the cause that it is set for."""
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from unhang import fsio
 from unhang.i18n import same
 from unhang.knowledge.words import Text, joined, msg
 from unhang.logs import nccl_lines
-from unhang.model import StageResult, Steps, Trial
+from unhang.model import StageResult, Steps, Trial, frozen
 from unhang.probes import plan
 from unhang.probes.live import verdict_of
 from unhang.probes.ranks import Ranks
@@ -43,14 +43,14 @@ _BANDWIDTH = re.compile(r"bus bandwidth ([\d.e+-]+) GB/s")
 _GLOO_AT = re.compile(r"^gloo at (.+)$")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wrong:
     """The user's own command ends so whatever is set."""
 
     why: Text
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Bench:
     """Where trials are run: `world_size` ranks with the training's Python and environment, over `backend` unless the candidate names another.
 

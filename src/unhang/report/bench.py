@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from unhang.bench.records import last_words
 from unhang.bench.runner import Progress, Result, RunProgress
 from unhang.i18n import texts
 from unhang.knowledge.words import COMMA, NOTHING, Text, joined, msg, same
+from unhang.model import frozen
 from unhang.printable import strip_unprintable
 from unhang.report import bench_metrics, language, screen
 from unhang.report.console import Console, fold
@@ -40,7 +41,7 @@ HEADS = texts("bench-heads", "bench")
 _STEP, _SAMPLE = msg("step", "bench-2"), msg("sample")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Report:
     """A result with what it was asked for. `again` is the command that goes on."""
 

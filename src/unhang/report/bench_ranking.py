@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from unhang.bench.arms import Arm
 from unhang.bench.comparison import CONFIDENCE, Comparison
 from unhang.bench.explain import explain
 from unhang.i18n import NOTHING, Text, msg, same
+from unhang.model import frozen
 from unhang.report.bench import AT_LEAST, BETWEEN, CERTAINTY, OUTCOMES, SAID, Report, margin_of, percent
 from unhang.text import counted
 
@@ -19,7 +20,7 @@ _BEATEN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Ranking(Report):
     """`left_out` says of each ready-made comparison that was not made why."""
 

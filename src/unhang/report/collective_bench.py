@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from rich.table import Table
@@ -13,6 +13,7 @@ from unhang.bench.baseline import Baseline, named
 from unhang.bench.collective_bench import Limit, Result, Row
 from unhang.bench.comparison import Comparison
 from unhang.i18n import NOTHING, Text, msg, same
+from unhang.model import frozen
 from unhang.report import language
 from unhang.report.bench import NOT_USEFUL, OUTCOMES, duration, interval, percent, table
 from unhang.report.console import Console
@@ -30,7 +31,7 @@ _CHECK_HEADS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Report:
     """What was measured; `limit` is what the links should carry, where that is known."""
 

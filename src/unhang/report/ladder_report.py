@@ -9,12 +9,11 @@ a rank among ways would be noise; of stability, how many of the trials of that w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from unhang.diagnosis.rerun_command import RunCommand, again
 from unhang.i18n import Words, in_language, joined, msg
-from unhang.model import Outcome, Trial
+from unhang.model import Outcome, Trial, frozen
 from unhang.printable import strip_unprintable
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.settings_file import in_shell
@@ -30,7 +29,7 @@ _STEADY = 2.0
 _WORDS = Words("ladder-report")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Way:
     """A way that was tried, with all its trials: those of the ladder, and those that looked for what is needed."""
 

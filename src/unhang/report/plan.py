@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.i18n import COMMA, Text, joined, msg, texts
+from unhang.model import frozen
 from unhang.plan.memory_model import Estimate, Term, total
 from unhang.plan.recommend import FITS, MOST_BATCH, Plan, Row
 from unhang.plan.training import Training
@@ -156,7 +156,7 @@ def show(plan: Plan, console: Console, *, lang: str, explain: bool) -> None:
             say(f"  {part.source}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Calibration:
     """A measured peak of the rank that needed most, beside what was planned for the same: of tensors with CUDA, else of the process.
 

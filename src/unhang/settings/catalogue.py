@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from unhang import data
 from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import msg
+from unhang.model import frozen
 from unhang.settings import spellings, support
 from unhang.settings.setting import Choice, Installed, Setting, Spell, Spelled, Value, parser, typed, worded
 from unhang.text import NOTHING, Text
@@ -59,7 +60,7 @@ def of_value(key: str, value: object) -> Value:
     return parse(key, worded(value))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Preset:
     """`why` has the reason of each key. `origin` is the file that a preset of the user's stands in, "" for ours.
 

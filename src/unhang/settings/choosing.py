@@ -6,11 +6,12 @@ The interface is the one that the way to the master's address goes through. The 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.facts import container, infiniband, network, numa, shm
 from unhang.facts.snapshot import Snapshot
 from unhang.i18n import NOTHING, Text, msg
+from unhang.model import frozen
 from unhang.settings.catalogue import PRESETS, Preset
 from unhang.settings.setting import Installed, Value
 
@@ -25,7 +26,7 @@ _BOXES = ("kubernetes", "docker", "podman", "apptainer", "lxc", "container")
 _SHM_PER_GPU_BYTES = 32 * 1024**2
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Here:
     """The machine and what is installed. `hosts` is how many take part, None where nothing says so."""
 

@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from unhang import fsio
 from unhang.errors import UnhangError, unknown_name
+from unhang.model import frozen
 from unhang.settings import catalogue
 from unhang.settings.setting import Choice, Value, flag, seconds, worded
 from unhang.text import NOTHING, Text
@@ -50,7 +51,7 @@ _OF_A_PRESET = ("title", "base")
 _MAX_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Own:
     """A preset of the user's. `base` is the preset whose settings it begins with, "" for none."""
 
@@ -60,7 +61,7 @@ class Own:
     settings: Choice
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Configuration:
     """What a file says; `path` is "" where there is none. `preset` and `fallback` are those of [run], "" for none."""
 

@@ -7,10 +7,11 @@ unhang.toml would change it, and is told; --set and --timeout win over it, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.errors import UnhangError, unknown_name
 from unhang.i18n import NOTHING, Text, msg, same
+from unhang.model import frozen
 from unhang.settings import support
 from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS, Preset
 from unhang.settings.choosing import NAMES, Here
@@ -39,7 +40,7 @@ _INFO_ONLY = msg(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Chosen:
     """A setting and where it comes from: "preset conservative", "unhang.toml [run]", "--set". `why` is the preset's reason."""
 
@@ -53,7 +54,7 @@ class Chosen:
         return self.origin.startswith("--")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Met:
     """A variable or an option that was there already with `theirs`, where `ours` was to be put. `kept`: theirs stays, else ours won."""
 
@@ -64,7 +65,7 @@ class Met:
     kept: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """All that a run gets. `chosen` has every setting that was asked for, refused ones too; `unfit` is what the preset says of this machine.
 

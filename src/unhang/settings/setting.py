@@ -9,12 +9,13 @@ import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from math import isfinite
 from typing import Literal
 
 from unhang.i18n import COMMA, NOTHING, joined, msg
+from unhang.model import frozen
 from unhang.text import Text
 
 _ON = ("on", "true", "yes", "1")
@@ -32,7 +33,7 @@ Choice = Mapping[str, Value]
 Layer = Literal["communication", "timeouts", "run-time"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Installed:
     """What a training would load. `nccl` is None where torch has no use for NCCL, () where it has one of a release that is not known.
 
@@ -48,7 +49,7 @@ class Installed:
     is_assumed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Spelled:
     """A setting as it is passed on. `arguments` go behind the command, `options` are the launcher's own and go in front of the script.
 
@@ -76,7 +77,7 @@ class Spelled:
         return Spelled(env=env, options=options, arguments=arguments, read_by=read_by, readers=readers)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Refused:
     """A setting that would have no effect here, or a wrong one."""
 
@@ -85,7 +86,7 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Applied:
     """A whole choice as it is passed on. `read_by` has the reader of each key that was not refused, `spelled` how each was put."""
 
@@ -116,7 +117,7 @@ Parse = Callable[[str], Value]
 Spell = Callable[[Value, Installed, str], Spelled | Text]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Setting:
     """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
     `cost` is what a value other than the default costs. `spelling` answers with the reason where nothing would read it; what does then what was meant

@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
+
+from unhang.model import frozen
 
 ENV_FAULT = "UNHANG_FAULT"
 ENV_RECORD = "UNHANG_FAULT_RECORD"
@@ -33,7 +34,7 @@ FORM = "KIND@POINT[:rank=N][,step=N][,seconds=S]"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fault:
     """A kind of fault: its name in UNHANG_FAULT, and what it does in one clause."""
 
@@ -41,7 +42,7 @@ class Fault:
     says: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Injection:
     """One fault to come: which kind, at which point, on which rank (None: all), from which step on (None: at once)."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from unhang.model import frozen
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen
 class Scenario:
     """One injected fault. `line` is a piece of the source line that the verdict has to name; `restarts`: the training must be started again.
 

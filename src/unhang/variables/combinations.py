@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.facts import job
 from unhang.facts.variables import beyond, visible_gpus
 from unhang.i18n import msg
-from unhang.model import Severity
+from unhang.model import Severity, frozen
 from unhang.variables import value_parsers
 from unhang.variables.judge import Judged, Place, Remark
 from unhang.variables.known import Text, entries
@@ -24,7 +24,7 @@ _NCCL_TIMEOUT_S = 600
 _Said = tuple[str, Remark]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _View:
     """The last value of each name, and the host."""
 

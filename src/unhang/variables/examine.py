@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.facts import variables
 from unhang.facts.variable_readers import Library, Reader
 from unhang.files.found import Parsed
-from unhang.model import NotExamined
+from unhang.model import NotExamined, frozen
 from unhang.variables import value_parsers
 from unhang.variables.judge import Judged, Place, Setting, judge, typo_outside
 from unhang.variables.known import entries, is_known
@@ -18,7 +18,7 @@ from unhang.variables.readers import Scan, table
 VARS_SCHEMA = "unhang/vars/1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Examined:
     """`libraries` are the releases that were looked at; what could not be is in `not_examined`."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
 from unhang.i18n import NOTHING, msg, same
-from unhang.model import Severity
+from unhang.model import Severity, frozen
 from unhang.variables import value_parsers
 from unhang.variables.known import Text, Variable, entries, foreign, nearest, owned
 from unhang.variables.readers import Reader, Scan, is_early, release, table
@@ -21,7 +21,7 @@ State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign"
 Kind = Literal["not-read", "typo", "renamed", "not-exported", "value", "effect", "contradiction", "host"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Setting:
     """One assignment. `value` is None where it is secret, or only known when the program runs; `line` counts from 1. `exported`: programs get it.
     `only_in_build`: it holds while an image is built.
@@ -35,7 +35,7 @@ class Setting:
     only_in_build: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Place:
     """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of
     the host, as the facts call them.
@@ -52,7 +52,7 @@ class Place:
     is_this_host: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Remark:
     """Something that is to be said of a setting. `instead`: what to write or to do in its place, where `says` tells that."""
 
@@ -62,7 +62,7 @@ class Remark:
     instead: Text | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Judged:
     """One setting and all that is to be said of it. `now` is the name to write instead, "" where there is none."""
 

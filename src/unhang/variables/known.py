@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unhang import data
 from unhang.facts import variables
 from unhang.i18n import msg
-from unhang.model import Severity
+from unhang.model import Severity, frozen
 from unhang.text import Text as Text
 from unhang.variables.readers import table
 
@@ -46,7 +46,7 @@ Owner = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Trap:
     """What a value brings about: `when` is matched against the whole value, stripped and in lower case."""
 
@@ -97,7 +97,7 @@ _NAMES: Mapping[Parser, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Variable:
     """One entry. `default` is what holds where it is not set. `now` is the name that replaced it, `now_since` the release of its owner that has
     that name, `both` what holds where both are set and the new one does not win; `instead` is what to write where nothing reads it; `removed` names

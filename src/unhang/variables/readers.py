@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Literal
+
+from unhang.model import frozen
 
 How = Literal["table", "scan", "documentation"]
 Answer = Literal["reads", "logs", "in-binary"]
@@ -16,7 +17,7 @@ Answer = Literal["reads", "logs", "in-binary"]
 Scan = Callable[[str, str], str | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Reader:
     """Who reads a variable: "logs" where it is looked at only to be printed, "in-binary" where a name was found and its use is not known."""
 
@@ -27,14 +28,14 @@ class Reader:
     where: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Row:
     answer: Answer
     first: int
     last: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _List:
     """What one look at several releases gave. `all_of` matches the names that it holds all of."""
 
@@ -79,7 +80,7 @@ class _List:
 _FORK_OF = {"rccl": "nccl"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Table:
     lists: tuple[_List, ...]
 

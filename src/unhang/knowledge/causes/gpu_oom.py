@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.frames import Frame, user_frame
 from unhang.knowledge import serving, words
@@ -13,7 +13,7 @@ from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.words import continued, msg
 from unhang.logs import Hit, Traceback
-from unhang.model import Finding
+from unhang.model import Finding, frozen
 from unhang.patterns import lazily
 
 CAUSE = cause("gpu-oom")
@@ -34,7 +34,7 @@ _OWN = lazily(rf"this process has {_SIZE} memory in use")
 _OTHERS = lazily(rf"Process (\d+) has {_SIZE} memory in use")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Memory:
     """What torch says of the GPU when an allocation fails; None where its version does not say it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import collective_waits, waits, words
@@ -16,7 +15,7 @@ from unhang.knowledge.other_libraries import library
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.logs import Hit
 from unhang.logs.log_facts import At
-from unhang.model import Standing
+from unhang.model import Standing, frozen
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ _LAST_LINES = 60
 _HARMLESS_TOO = ("dns-resolution", "ineffective-setting", "interface-selection")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Wait:
     """When somebody gave up waiting, as a line tells."""
 

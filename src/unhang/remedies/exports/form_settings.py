@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from unhang.errors import UnhangError
 from unhang.i18n import Text, msg
+from unhang.model import frozen
 from unhang.settings.catalogue import OF_THE_SCRIPT, SETTINGS
 from unhang.settings.setting import Applied, Choice, Installed, Refused, Value, applied, typed, worded
 
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Layout:
     """`processes` are those of each host; `given_port` is None where nobody has named one.
 
@@ -97,7 +98,7 @@ def master(text: str) -> tuple[str, int | None]:
     return found["six"] or found["host"], int(found["port"]) if found["port"] else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Carried:
     """`native` are settings that the form has keys for, `sets` those that `unhang run --set` is given."""
 

@@ -9,13 +9,14 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from unhang import data
 from unhang.errors import UnhangError, unknown_name
 from unhang.knowledge.words import Text, msg
+from unhang.model import frozen
 from unhang.remedies.exports.form_settings import Carried, Layout
 from unhang.settings.setting import typed
 
@@ -31,7 +32,7 @@ _LIGHTNING_PRECISION = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed
 _Values = dict[str, object]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Form:
     """One launcher's file; the fields are those of `forms.toml`."""
 

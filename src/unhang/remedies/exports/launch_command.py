@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from unhang.errors import UnhangError
 from unhang.i18n import msg
+from unhang.model import frozen
 from unhang.remedies.exports.form_settings import TODAY, Layout, carried
 from unhang.remedies.exports.forms import Form, form
 from unhang.remedies.lint import accelerate, documents
@@ -21,7 +22,7 @@ _PROCESSES = ("--nproc-per-node", "--num-gpus", "--num-processes")
 _MODULE = ("-m", "--module")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Typed:
     """`command` is the script, or `-m` and a module, with its arguments; `processes` are those of each host. None is where nothing was said."""
 
@@ -32,7 +33,7 @@ class Typed:
     port: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Exported:
     """`companions` are texts by what is put behind the file's name."""
 

@@ -7,12 +7,12 @@ import functools
 import json
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnhangError
 from unhang.knowledge.words import NOTHING, Text, msg, same
+from unhang.model import frozen
 
 if TYPE_CHECKING:
     import yaml
@@ -22,7 +22,7 @@ _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Problem:
     """`line` counts from 1. `note`: worth knowing, and no fault."""
 
@@ -32,7 +32,7 @@ class Problem:
     note: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Layout:
     """What the user said of the job, and the options of the command that reads the file (`named_by`); None where nothing was."""
 
@@ -45,7 +45,7 @@ class Layout:
         return (self.nodes or 1) * self.processes if self.processes else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Key:
     """`path` leads to it, numbers for items of lists; `line` counts from 1. `value` is None for what holds others, too; `document` counts from 0.
 

@@ -16,6 +16,7 @@ from unhang.errors import UnhangError
 from unhang.files.opening import MOST_SETTINGS
 from unhang.files.shell import DECLARING, RESERVED
 from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
+from unhang.model import frozen
 from unhang.remedies.lint.documents import known
 
 _MODULES = {
@@ -61,7 +62,7 @@ class Value:
     once: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Start:
     """`names` are those of the launchers, outer one first; `before` is what stands ahead of it, around its script, too.
 

@@ -5,12 +5,13 @@ nothing no more than that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unhang.diagnosis.recorders import Examined
 from unhang.diagnosis.redact import redact_data
 from unhang.flight.outcome import Outcome
 from unhang.flight.recording import ENDED, Recording
+from unhang.model import frozen
 from unhang.report.html import of_lanes
 from unhang.report.html.of_lanes import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.scene import Concern, Divergence, RankRow, Scene, Track
@@ -105,7 +106,7 @@ def _row(rank: int, recording: Recording, scene: Scene, tracks: Sequence[Track],
     return RankRow(rank=rank, concern=concern, says=says, where=where, unseen=not tracks)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Wait:
     """The oldest call that a rank has pending."""
 

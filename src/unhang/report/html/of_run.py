@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from unhang import flight
@@ -16,6 +16,7 @@ from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
 from unhang.flight import CollectiveWait, Stall, dump
 from unhang.frames import Frame, place, short_path, user_frame
+from unhang.model import frozen
 from unhang.printable import one_line
 from unhang.records import stack_tree
 from unhang.records.incident import Ended, Incident, RankRecord
@@ -29,7 +30,7 @@ _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Left:
     """What could be read of one incident."""
 

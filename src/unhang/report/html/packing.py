@@ -12,8 +12,9 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from unhang.model import frozen
 from unhang.report.html.scene import Divergence, Scene, Track
 
 # A tab of a browser takes some 20 bytes for a bar, and paints half a million in a few milliseconds.
@@ -25,7 +26,7 @@ _MASK = 0xFFFFFFFF
 _CONTEXT = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Packed:
     """`blocks` by column; `tracks` are five numbers each: rank, group, first number, columns, and 1 where it has times.
 

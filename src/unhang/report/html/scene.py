@@ -7,9 +7,10 @@ number, so that a rank of 2,000 operations is five arrays and no object for each
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
+
+from unhang.model import frozen
 
 
 class State(IntEnum):
@@ -27,7 +28,7 @@ class State(IntEnum):
     MISSING = 5
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Operation:
     """A kind of operation: "all_reduce", and its sizes and types in words."""
 
@@ -35,7 +36,7 @@ class Operation:
     says: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """A process group; `members` is () where they are not known. The numbers of a point-to-point group mean nothing between ranks."""
 
@@ -45,7 +46,7 @@ class Group:
     point_to_point: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Track:
     """One rank in one group. Column i is sequence number `first` + i; all columns have one length.
 
@@ -69,7 +70,7 @@ class Track:
 Doing = Literal["odd", "missing", "waiting", "completed", "ended", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Side:
     """What some ranks did at a divergence: the operation ("" where they issued none) and the line it came from."""
 
@@ -80,7 +81,7 @@ class Side:
     doing: Doing
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Divergence:
     """Where the ranks of a group went apart: `odd` issued something else at this number, `missing` never came to it."""
 
@@ -91,7 +92,7 @@ class Divergence:
     sides: tuple[Side, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Focus:
     """A call in which `rank` waits, and on which the page opens where no divergence is drawn."""
 
@@ -103,7 +104,7 @@ class Focus:
 Concern = Literal["odd", "missing", "failed", "stopped", "waiting", "outside", "ended", "unknown"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RankRow:
     """One rank of the job. `says` is what is known of it in words; `unseen`: there is no recorder of it, so that an empty lane proves nothing."""
 
@@ -117,7 +118,7 @@ class RankRow:
     unseen: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StackLine:
     """One frame as it is shown: the path shortened, `code` the source line where it was read."""
 
@@ -128,7 +129,7 @@ class StackLine:
     own: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StackGroup:
     """Ranks whose main threads stand in one and the same stack, innermost frame last. The first `shared` frames are those of all groups."""
 
@@ -137,7 +138,7 @@ class StackGroup:
     shared: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Fact:
     """One thing about the run or its machine."""
 
@@ -145,7 +146,7 @@ class Fact:
     value: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Facts:
     """Facts under a heading: "run", "environment" or "host"."""
 
@@ -153,7 +154,7 @@ class Facts:
     facts: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Scene:
     """All that a page shows beside the verdict. `until_ns` is when the evidence was taken, 0 where that is not known.
 
