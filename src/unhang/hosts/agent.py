@@ -321,7 +321,7 @@ def facts(asked: Question) -> Answer:
     # The training's Python is the first that is found.
     path = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"  # noqa: PTH120
     host = Host(environ={**os.environ, "PATH": path, **asked["environ"]}, places=asked["places"])
-    only = [s for s in snapshot.subjects() if s not in asked["without"]]
+    only = asked.get("only") or [s for s in snapshot.subjects() if s not in asked["without"]]
     return {"snapshot": plain(snapshot.take(host, only=only))}
 
 

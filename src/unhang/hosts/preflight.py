@@ -15,7 +15,7 @@ from typing import Literal
 from unhang.diagnosis import doctor
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import UnhangError
-from unhang.facts import gpu, libraries, snapshot_file
+from unhang.facts import gpu, infiniband, libraries, snapshot_file
 from unhang.facts.snapshot import Snapshot
 from unhang.hosts import compare, edges, group
 from unhang.hosts.compare import named, odd
@@ -140,6 +140,7 @@ class _Preflight:
         await self._rendezvous()
         await self._places()
         await self._links()
+        await self._ports_again()
         self.progress(msg("judging"))
         self.findings += self._of_hosts()
         # A limit that is too low on some hosts has been told there.
@@ -490,6 +491,28 @@ class _Preflight:
         says = says.fill(n=len(found.hosts), hosts=named(tuple(found.failed)), stage=stage, why=why)
         self._find(cause, "group", "error", says, msg("a training fails there as well"), hosts=hosts, remedies=None)
 
+    async def _ports_again(self) -> None:
+        """InfiniBand ports whose state has changed since the beginning."""
+        with_ports = [name for name in self.agents.names if name in self.seen and self.seen[name].get(infiniband.SUBJECT) is not None]
+        question = {"do": "facts", "environ": {}, "places": (), "only": ("infiniband",), "without": ()}
+        answers = await self.agents.ask(dict.fromkeys(with_ports, question), limit_s=_FACTS_S)
+        for name, answer in answers.items():
+            seen = self._snapshot(answer, name)
+            before, after = self.seen[name].get(infiniband.SUBJECT), seen.get(infiniband.SUBJECT) if seen is not None else None
+            for was, port, where in _ports(before, after):
+                if was.state != port.state:
+                    says = msg("{where} was {was} at first and is {now} now")
+                    says = says.fill(where=f"{name}: {where}", was=was.state or "?", now=port.state or "?")
+                    self._find(
+                        "ib-port-down",
+                        "links",
+                        "error",
+                        says,
+                        msg("NCCL loses its connections"),
+                        hosts=(name,),
+                        remedies=("see-the-ports",),
+                    )
+
     def _convict(self, fault: Fault) -> None:
         sure = NOTHING if fault.is_established else msg(", likely")
         chance = same(f"{fault.chance:.0e}")
@@ -651,6 +674,16 @@ def _probe(edge: Edge, answer: Answer) -> Probe:
         lost=lost,
         segments=segments,
     )
+
+
+def _ports(before: infiniband.Infiniband | None, after: infiniband.Infiniband | None) -> Iterator[tuple[infiniband.Port, infiniband.Port, str]]:
+    if before is None or after is None:
+        return
+    was = {(d.name, p.number): p for d in before.devices for p in d.ports}
+    for device in after.devices:
+        for port in device.ports:
+            if (old := was.get((device.name, port.number))) is not None:
+                yield old, port, f"{device.name} port {port.number}"
 
 
 def run(asked: Asked, progress: Progress = lambda _: None) -> Result:

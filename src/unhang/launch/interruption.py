@@ -32,10 +32,11 @@ _MOST_NAMED = 8
 
 def asked_to_end(number: int, grace_s: float, *, launchers_s: float | None = None) -> events.Note:
     """The signal was passed on: what is waited for from here on. `launchers_s`: after so long a launcher, which got it, too, may end its ranks."""
+    sooner = msg("; its launcher may end it after {s} s", s=_seconds(launchers_s))
     said = msg(
         "interrupted; waiting up to {s} s for the training to end by itself{sooner} ({again} ends it at once)",
-        s=f"{grace_s:g}",
-        sooner=_sooner(msg("; its launcher may end it after {s} s"), launchers_s),
+        s=_seconds(grace_s),
+        sooner=NOTHING if launchers_s is None else sooner,
         again=_again(number),
     )
     return events.Note(text=said)
@@ -48,19 +49,20 @@ def still_there(
     named = [same(f"rank {s.rank} (pid {s.pid})") for s in ranks[:_MOST_NAMED]] or [same(others)]
     if len(ranks) > _MOST_NAMED:
         named.append(msg("{n} more ranks", n=len(ranks) - _MOST_NAMED))
+    sooner = msg(", by their launcher maybe in {s} s", s=_seconds(launchers_s))
     said = msg(
         "still there {after} s after it: {who}; to be ended by force in {left} s{sooner} ({again} ends all at once)",
-        after=f"{after_s:g}",
+        after=_seconds(after_s),
         who=joined(named, COMMA),
-        left=f"{left_s:g}",
-        sooner=_sooner(msg(", by their launcher maybe in {s} s"), launchers_s),
+        left=_seconds(left_s),
+        sooner=NOTHING if launchers_s is None else sooner,
         again=_again(number),
     )
     return events.Note(text=said)
 
 
-def _sooner(says: Text, launchers_s: float | None) -> Text:
-    return NOTHING if launchers_s is None else says.fill(s=f"{launchers_s:g}")
+def _seconds(s: float | None) -> str:
+    return "" if s is None else f"{s:g}"
 
 
 def _again(number: int) -> Text:

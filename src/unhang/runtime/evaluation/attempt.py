@@ -66,10 +66,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 @frozen
 class Outcome:
-    """The status of each rank that answered; those that did not, and why not, None where all did."""
+    """The status of each rank that answered, and of the others, why not; None where all did."""
 
     statuses: dict[int, Status]
-    missing: tuple[int, ...]
     silent: str | None
 
 
@@ -153,7 +152,7 @@ def tried(
         circle.broken()
     silent = found.silent(circle.ranks, deadline_s)
     _in_step(statuses, key, calls, silent)
-    return Outcome(statuses=statuses, missing=tuple(rank for rank in circle.ranks if rank not in statuses), silent=silent)
+    return Outcome(statuses=statuses, silent=silent)
 
 
 def _log(circle: GuardedGroup, about: str, says: str, raised: BaseException | None, logged: set[str]) -> None:

@@ -88,7 +88,7 @@ def evaluate(
                 found[name] = _not_reached(asked, why, gone)
                 continue
             found[name], outcome = _one(fn, datasets, name, circle, asked, empty=name in empty)
-            missing, left = outcome.missing, _left(outcome)
+            missing, left = _missing(circle, outcome), _left(outcome)
             gone = tuple(sorted({*missing, *left}))
             if gone:
                 why = f"{name}: {'; '.join([*left.values(), *([outcome.silent] if outcome.silent else [])])}"
@@ -166,13 +166,14 @@ def evaluation(
                 raised.append(e)
         guarded._progress = None
         outcome = tried(again, circle, key, deadline_s, calls)
-        guarded._result = _of_block(outcome, step, time.monotonic() - began)
+        guarded._result = _of_block(outcome, circle, step, time.monotonic() - began)
         _shown(monitor, guarded._result, circle)
 
 
-def _of_block(outcome: Outcome, step: int | None, seconds: float) -> Evaluation:
+def _of_block(outcome: Outcome, circle: GuardedGroup, step: int | None, seconds: float) -> Evaluation:
     statuses = outcome.statuses
-    why, failed = _why(outcome)
+    missing = _missing(circle, outcome)
+    why, failed = _why(outcome, missing)
     by_name: dict[str, Sums] = {}
     for status in statuses.values():
         for key, value in status.sums.items():
@@ -181,7 +182,7 @@ def _of_block(outcome: Outcome, step: int | None, seconds: float) -> Evaluation:
     sets = {
         name: _data_set(sums, attempts=1, batch_size=0, why=why or _nothing(sums, False), failed=failed) for name, sums in sorted(by_name.items())
     }
-    return Evaluation(step=step, data_sets=sets, missing=outcome.missing, why=why, seconds=round(seconds, 3))
+    return Evaluation(step=step, data_sets=sets, missing=missing, why=why, seconds=round(seconds, 3))
 
 
 def _names(circle: GuardedGroup, key: str, asked: _Asked) -> tuple[tuple[str, ...], frozenset[str], tuple[int, ...], str | None]:
@@ -221,17 +222,21 @@ def _one(
                 batches(fn(datasets[name], size), sums, progress)
 
         outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s, about=f"{name!r} (attempt {attempts})", logged=logged)
-        statuses = outcome.statuses
-        why, failed = _why(outcome)
+        statuses, missing = outcome.statuses, _missing(circle, outcome)
+        why, failed = _why(outcome, missing)
         sums: Sums = {}
         for status in statuses.values():
             add(sums, status.sums)
         kinds = {status.kind for status in statuses.values()}
         smaller = max(1, int(batch_size * asked.shrink)) if "memory" in kinds else batch_size
         may_pass = bool(kinds & _WORTH_ANOTHER_TRY) and not kinds & _AGAINST_IT and not ("memory" in kinds and smaller == batch_size)
-        if outcome.missing or not may_pass or attempts > asked.retries:
+        if missing or not may_pass or attempts > asked.retries:
             return _data_set(sums, attempts=attempts, batch_size=batch_size, why=why or _nothing(sums, empty), failed=failed), outcome
         batch_size = smaller
+
+
+def _missing(circle: GuardedGroup, outcome: Outcome) -> tuple[int, ...]:
+    return tuple(rank for rank in circle.ranks if rank not in outcome.statuses)
 
 
 def _left(outcome: Outcome) -> dict[int, str]:
@@ -252,14 +257,14 @@ def _not_reached(asked: _Asked, why: str, gone: tuple[int, ...]) -> OfDataSet:
     return OfDataSet(metrics={}, samples=0.0, attempts=0, batch_size=asked.batch_size, why=f"not reached: {why}", failed_ranks=gone)
 
 
-def _why(outcome: Outcome) -> tuple[str | None, tuple[int, ...]]:
+def _why(outcome: Outcome, missing: tuple[int, ...]) -> tuple[str | None, tuple[int, ...]]:
     failed = {rank: f"rank {rank}: {status.says}" for rank, status in outcome.statuses.items() if status.kind not in ("ok", "ended")}
     said = list((failed | _left(outcome)).values())
     if outcome.silent:
         said.append(outcome.silent)
     if not said:
         said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in outcome.statuses.items() if status.kind == "ended"]
-    return ("; ".join(said) or None), (*sorted(failed), *outcome.missing)
+    return ("; ".join(said) or None), (*sorted(failed), *missing)
 
 
 def _data_set(sums: Sums, *, attempts: int, batch_size: int, why: str | None, failed: tuple[int, ...]) -> OfDataSet:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timezone
@@ -28,8 +28,6 @@ _LATE = "late"
 # A job of a thousand groups that all fail at once is one page of messages.
 _AT_ONCE = 5
 _CLOSES_WITHIN_S = 3.0
-# A run ID as the one of `torchrun --standalone`, which tells nobody anything.
-_RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Alerts:
@@ -135,9 +133,17 @@ def _of_training() -> str:
         return run.name
     job = os.environ.get("SLURM_JOB_NAME") or os.environ.get("TORCHELASTIC_RUN_ID", "none")
     script = Path(sys.argv[0])
-    if job != "none" and not _RANDOM.fullmatch(job):
-        return job
-    return (script.parent.name if script.stem == "__main__" else script.name) or "training"
+    named = job != "none" and not _is_random(job)
+    return job if named else (script.parent.name if script.stem == "__main__" else script.name) or "training"
+
+
+def _is_random(job: str) -> bool:
+    """As the one of `torchrun --standalone`, which tells nobody anything."""
+    try:
+        uuid.UUID(job)
+    except ValueError:
+        return False
+    return True
 
 
 @frozen
