@@ -103,7 +103,7 @@ _MAX_BYTES = 1024 * 1024
 
 
 def several_hosts(command: Command, environ: Mapping[str, str]) -> str | None:
-    """What says so, None where nothing does."""
+    """Return what says that ranks run on other hosts, or None."""
     _, promised = commands.master(command)
     if promised is not None and promised > 1:
         return f"the job runs on {promised} hosts"

@@ -237,7 +237,8 @@ class Columns:
 
 
 def columns_of(dump: DumpFile) -> tuple[Columns, Sequence[Mapping[str, Any]]]:
-    """The entries in columns, and as the dump has them, with their frames, innermost first; of those that differ only in numbers one for all.
+    """The entries in columns, and as the dump has them, with their frames, innermost first; of those that differ only in numbers (in a digest) one
+    for all, so that an `op_id` there is that of one of them.
 
     Raises one of NOT_UNDERSTOOD where it is no dump.
     """

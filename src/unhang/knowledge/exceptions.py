@@ -66,7 +66,7 @@ def interpreter(frames: Iterable[Frame], lines: Iterable[str] = ()) -> str | Non
     return f"{prefixes.pop()}/bin/python" if len(prefixes) == 1 else None
 
 
-def install(known: Remedy, module: str, *, python: str | None, who: str, hosts: Sequence[str]) -> Remedy:
+def install_remedy(known: Remedy, module: str, *, python: str | None, who: str, hosts: Sequence[str]) -> Remedy:
     """The remedy with what is missing, who lacks it, and where. `who` is "rank 3" or "a process"."""
     top = module.partition(".")[0]
     package = data.table("knowledge/packages")["packages"].get(top)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from unhang.model import Remedy
     from unhang.records.incident_view import ChildView, IncidentView, RankView
 
+__all__ = ["AND", "COMMA", "NOTHING", "THEN", "Text", "joined", "msg", "same"]
+
 _MOST_RANKS = 8
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {
@@ -255,30 +257,6 @@ def unestablished(
 
 def hosts(picture: IncidentView, numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(picture.rank(n).record.host for n in sorted(numbers)))
-
-
-__all__ = [
-    "AND",
-    "COMMA",
-    "NOTHING",
-    "THEN",
-    "Text",
-    "at",
-    "before_its_end",
-    "continued",
-    "crossed_by",
-    "edited",
-    "joined",
-    "msg",
-    "possible",
-    "ranks",
-    "same",
-    "sized",
-    "stall",
-    "sums",
-    "waiting",
-    "while_waiting",
-]
 
 
 def at(picture: IncidentView, rank: RankView) -> Text:

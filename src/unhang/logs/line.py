@@ -173,8 +173,11 @@ def last_lines(path: Path, *, limit_bytes: int | None = None) -> tuple[Line, ...
             while data := f.read(min(CHUNK_BYTES, before - f.tell())):
                 number += data.count(b"\n")
             if before:
-                # The rest of a line says nothing.
-                number += f.readline(MAX_LINE_BYTES).endswith(b"\n")
+                # The rest of a line says nothing, if another one follows: a progress bar is one long line.
+                if f.readline(MAX_LINE_BYTES).endswith(b"\n"):
+                    number += 1
+                else:
+                    f.seek(before)
             found = (line for count, raw in _raw_lines(f, size - f.tell(), number) for line in _parts(raw, count))
             return tuple(deque((line for line in found if not _SAYS_NOTHING.match(line.text)), maxlen=_LAST_LINES))
     except OSError as e:

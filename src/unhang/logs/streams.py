@@ -403,7 +403,7 @@ def _decoded(kind: Packing, raw: Stream, window: int) -> Iterator[bytes]:
         if decoder.eof:
             if kind == "deflate":
                 return
-            data = _next_member(raw, decoder.unused_data)
+            data = _next_member(raw, decoder.unused_data, at_once)
             if not data:
                 return
             if packing(data) != kind:
@@ -415,10 +415,10 @@ def _decoded(kind: Packing, raw: Stream, window: int) -> Iterator[bytes]:
                 raise cut_off(raw.what)
 
 
-def _next_member(raw: Stream, data: bytes) -> bytes:
+def _next_member(raw: Stream, data: bytes, at_once: int) -> bytes:
     """What follows a member, behind padding, enough of it to tell what it is; nothing at the end."""
     while not (data := data.lstrip(b"\0")):
-        data = raw.read(INPUT_BYTES)
+        data = raw.read(at_once)
         if not data:
             return b""
     return data if len(data) >= HEAD_BYTES else data + raw.read(HEAD_BYTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.logs import Hit, match
+from unhang.logs.log_facts import At, Init, NcclSaid
 
 CAUSE = catalogue.load()["device-mapping"]
 
@@ -46,3 +47,11 @@ def test_an_ordinal_outweighs_the_guess():
 def test_nccl_that_cannot_see_the_peer_asks_for_all_gpus():
     found = judge(LogView(hits=hits("node7:51:60 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'")))
     assert [r.id for r in found.remedies] == ["see-all-gpus", "set-the-device"]
+
+
+def test_a_guess_counts_where_several_ranks_hang_in_that_barrier(logs):
+    hung = tuple(Init(at=At(source="a.log", line=2, text="Init START"), comm="0x1", rank=r, nranks=4, completed=False) for r in (2, 3))
+    found = judge(LogView(hits=hits(GUESS), nccl=NcclSaid(inits=hung)))
+    assert found.standing == "possible"
+    assert "rank 3 has not said which GPU is its own, and torch guesses 0" in found.says
+    assert judge(LogView(hits=hits(GUESS), timeouts=(logs.timeout(2, 1, numel=1), logs.timeout(3, 1, numel=1)))).standing == "possible"

@@ -58,3 +58,9 @@ def test_the_guess_of_nccl2_has_its_own_remedy(release, first):
 def test_what_newer_nccl_prints_instead():
     (found,) = match("NCCL WARN Multiple Ranks are using the same GPU/Partition.", CAUSE.signatures, source="a.log", line=1)
     assert [r.id for r in judge(found).remedies] == ["name-the-device", "set-the-device", "one-rank-per-gpu", "share-on-purpose"]
+
+
+def test_hosts_that_nccl_cannot_tell_apart():
+    found = judge(hit(7, 15, "e4000", "node7"), hit(15, 7, "e4000", "node8"))
+    assert "node7, node8" in found.says
+    assert [r.id for r in found.remedies] == ["tell-hosts-apart", "set-the-device"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from unhang.frames import Frame
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.logs import Hit, match
+from unhang.logs import Hit, Traceback, match
 
 CAUSE = catalogue.load()["rendezvous-misconfig"]
 
@@ -109,3 +112,26 @@ def test_the_address_that_did_not_answer_is_tried_by_the_command(address):
     found = judge(NO_ANSWER.replace("(10.0.0.9, 29500)", address), NO_STORE)
     assert "10.0.0.9 port 29500" in found.says
     assert any(r.command == "getent ahosts 10.0.0.9; nc -vz -w 5 10.0.0.9 29500" for r in found.remedies)
+
+
+def test_an_agent_that_waited_for_the_others():
+    def back(file: str, name: str) -> LogView:
+        frame = Frame(file=file, line=1, name=name)
+        return LogView(
+            tracebacks=(Traceback(source="a.log", line=1, end=9, type="DistStoreError", text="Socket Timeout", frames=(frame,), rank=None),)
+        )
+
+    assert CAUSE.in_logs is not None
+    found = CAUSE.in_logs(back("/opt/venv/torch/distributed/elastic/agent/server/api.py", "_assign_worker_ranks"))
+    assert found.standing == "likely" and "two have one node rank" in found.says and found.remedies[0].id == "one-number-each"
+    assert CAUSE.in_logs(back("/srv/job/train.py", "synchronize")) is None
+
+
+def test_agents_that_wait_at_the_end_were_there():
+    frames = tuple(
+        Frame(file=f"/opt/venv/torch/distributed/elastic/{file}", line=1, name=name)
+        for file, name in (("agent/server/api.py", "_exit_barrier"), ("utils/store.py", "synchronize"))
+    )
+    back = Traceback(source="a.log", line=1, end=9, type="DistStoreError", text="Socket Timeout", frames=frames, rank=None)
+    assert CAUSE.in_logs is not None and CAUSE.in_logs(LogView(tracebacks=(back,))) is None
+    assert CAUSE.in_logs(LogView(tracebacks=(replace(back, frames=frames[1:]),))) is not None

@@ -72,3 +72,9 @@ def test_another_root_outranks_work(logs):
     assert judge(logs.view(hits=hits, work=work)).standing == "likely"
     assert judge(logs.view(hits={**hits, **logs.lines(oom, start=80)}, work=work)).standing == "possible"
     assert judge(logs.view(hits=hits, work=work, tracebacks=(logs.raised("KeyError", "x", line=60),))).standing == "possible"
+
+
+def test_a_wait_for_the_one_that_goes_first(logs):
+    back = logs.raised("RuntimeError", "Socket Timeout", line=7, names=("main", "main_process_first", "barrier"))
+    found = judge(logs.view(hits=logs.lines("RuntimeError: Socket Timeout", start=10), tracebacks=(back,)))
+    assert found.standing == "likely" and "gave up in main_process_first()" in found.says and found.where is not None

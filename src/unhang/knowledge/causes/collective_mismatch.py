@@ -57,7 +57,9 @@ def in_run(picture: RunView) -> Answer:
     if found := fingerprints.sides(hits):
         places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
         return _of_sides(found, len(picture.ranks), places)
-    return CAUSE.of_hits(hits, standing=_worth(hits))
+    numbers, told = _named(hits), CAUSE.of_hits(hits, standing=_worth(hits))
+    speaker = next((r for r in picture.raised if r.number in numbers), None)
+    return told and replace(told, ranks=numbers or told.ranks, where=picture.where(speaker) if speaker is not None else None)
 
 
 def _of_crossing(picture: RunView, front: Stall) -> Found:

@@ -18,6 +18,8 @@ CAUSE = cause("device-mapping")
 
 # A log that ends so soon behind a line of somebody who still asks Ray for more: nothing more came, as it seems.
 _LAST_LINES = 2
+# A barrier over NCCL is an all-reduce of one element, and here one of the first collectives.
+_FIRST_COLLECTIVES = 3
 # What the others raise when a collective does not end.
 _CONSEQUENCES = frozenset(("DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "SignalException"))
 
@@ -54,7 +56,11 @@ def _hung_at_a_barrier(view: LogView) -> bool:
         return False
     if any(t.type.rpartition(".")[2] not in _CONSEQUENCES for t in view.tracebacks):
         return False
-    return not view.timeouts and len({i.rank for i in view.nccl.inits if not i.completed}) > 1
+    if view.timeouts:
+        calls = {(t.group, t.seq, t.op, t.numel_in) for t in view.timeouts}
+        barrier = any((t.seq or 0) in range(1, _FIRST_COLLECTIVES + 1) and (t.op == "BARRIER" or t.numel_in == 1) for t in view.timeouts)
+        return barrier and len(calls) == 1 and len({t.at.rank for t in view.timeouts}) > 1
+    return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 
 
 def on_host(host: HostView) -> Findings:

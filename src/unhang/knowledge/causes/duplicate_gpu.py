@@ -28,6 +28,10 @@ def in_logs(view: LogView) -> Answer:
     numbers = {r for a, b, _ in pairs for r in (a, b)}
     hosts = {h.host for h in hits if h.host is not None}
     shown, more = [_bus_id(d) for d in devices[:4]], len(devices) - 4 if len(devices) > 4 else None
+    # One bus id seen from two machines that NCCL takes for one: it compares host name and boot id.
+    alike = any(len({h.host for h in hits if h.groups.get("device") == d and h.host is not None}) > 1 for d in devices)
+    if alike:
+        return CAUSE.of_hits(hits, view, Found("hosts-confused", on=sorted(hosts)[:4], numbers=numbers, n=len(devices), shown=shown, more=more))
     by = ""
     remedies = (*guess, "set-the-device", "one-rank-per-gpu")
     if len(devices) > 1 and len(hosts) < 2:

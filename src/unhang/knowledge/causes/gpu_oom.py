@@ -157,7 +157,8 @@ def in_run(picture: RunView) -> Answer:
     found = _of_hits(hits, None, picture.tracebacks, frames)
     if found is None or first is None or first.number not in found.ranks:
         return found
-    found = replace(found, hosts=found.hosts or words.hosts(picture, [first.number]))
+    known = {r.number for r in picture.ranks}
+    found = replace(found, hosts=found.hosts or words.hosts(picture, (n for n in found.ranks if n in known)))
     if found.where is not None or (frame := user_frame(frames)) is None:
         return found
     at = picture.place(frame)

@@ -92,7 +92,7 @@ def _with_advice(found: Finding, type: str, text: str, frames: Sequence[Frame], 
         python = exceptions.interpreter(frames, exits)
         return replace(
             found,
-            remedies=(exceptions.install(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts),),
+            remedies=(exceptions.install_remedy(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts),),
         )
     advice = exceptions.remedy(type, text, frames)
     if advice is None:

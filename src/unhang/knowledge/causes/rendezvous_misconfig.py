@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from unhang.knowledge.cause import cause
+from unhang.knowledge.cause import STANDINGS, cause
 from unhang.knowledge.judge import Answer, Found, LogView, RunView
 from unhang.knowledge.words import joined, msg
 from unhang.logs import Hit
@@ -16,6 +16,7 @@ _WAITING = CAUSE.signature("waiting")
 _NOT_SET = CAUSE.signature("not-set")
 _CLOSED = CAUSE.signature("closed")
 _NO_STORE = CAUSE.signature("no-store")
+_CONNECT_TIMED_OUT = CAUSE.signature("connect-timed-out")
 _NO_ID = CAUSE.signature("no-id")
 _ADDRESS_UNREAD = CAUSE.signature("address-unread")
 _NODE = CAUSE.signature("node")
@@ -66,7 +67,7 @@ def in_logs(view: LogView) -> Answer:
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
     failed = any(h.signature.needle in _NO_ANSWER for h in view.hits_of("store-disconnect"))
-    return _numbered_alike(own) or _of_own(_in_force(own, failed=failed), view) or _nobody_came(view)
+    return _numbered_alike(own) or _of_own(_in_force(own, failed=failed), view) or _agents_waited(view) or _nobody_came(view)
 
 
 def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
@@ -94,9 +95,23 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
     beaten = any("keep-alive" in h.text for h in view.hits_of("store-disconnect"))
     kept = tuple(h for h in hits if not ((others and h.signature == _CLOSED) or ((others or beaten) and h.signature == _NO_STORE)))
     where = next(((h.groups["peer"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"peer", "port"} <= set(h.groups)), None)
-    if where is not None and kept and kept[0].signature == _NO_STORE:
-        return CAUSE.of_hits(kept, view, Found("no-agent", address=where))
+    best = min(kept, key=lambda h: STANDINGS.index(h.signature.standing), default=None)
+    if where is not None and best is not None and best.signature in (_NO_STORE, _CONNECT_TIMED_OUT):
+        return CAUSE.of_hits((best, *(h for h in kept if h is not best)), view, Found("no-agent", address=where))
     return CAUSE.of_hits(kept, view)
+
+
+def _agents_waited(view: LogView) -> Found | None:
+    """A time-out of the store inside torchrun's agent: it waited for the agents of the other hosts, before any rank was started."""
+    waited = [
+        t
+        for t in view.tracebacks
+        if "imeout" in t.says
+        and any(f.name in _AGENT and "elastic" in f.file for f in t.frames)
+        # At the end agents wait for each other as well.
+        and not any(f.name == "_exit_barrier" for f in t.frames)
+    ]
+    return None if not waited or any(view.hits_of(c) for c in _EXPLAINS) else Found("agents-waited", evidence=waited[:2])
 
 
 def _nobody_came(view: LogView) -> Found | None:
@@ -131,6 +146,8 @@ def _of_hits(hits: Sequence[Hit]) -> Answer:
 
 # What the store prints where nobody answered; that it is gone says only that its rank has ended.
 _NO_ANSWER = ("client socket has timed out after", "clients joined", "in store based barrier on rank", "wait timeout after ", "Socket Timeout")
+# Where torchrun's agent exchanges with its like what each host has.
+_AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
 # Where one of these is in evidence, that nobody came is its consequence.
 _EXPLAINS = (
     "network-blocked",

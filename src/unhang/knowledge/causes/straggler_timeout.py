@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from unhang.frames import place, user_frame
 from unhang.knowledge import collective_waits, waits, words
 from unhang.knowledge.blocked_threads import held_back, in_loader, workers_at_work
 from unhang.knowledge.cause import cause, signature
@@ -13,13 +13,10 @@ from unhang.knowledge.causes.store_disconnect import is_wait
 from unhang.knowledge.judge import Answer, Findings, Found, HostView, LogView, RunView
 from unhang.knowledge.other_libraries import library
 from unhang.knowledge.watchdogs import ranks_of
-from unhang.logs import Hit
+from unhang.logs import Hit, Traceback
 from unhang.logs.log_facts import At
 from unhang.model import Standing, frozen
 from unhang.patterns import lazily
-
-if TYPE_CHECKING:
-    pass
 
 CAUSE = cause("straggler-timeout")
 
@@ -33,6 +30,8 @@ _LEFT = lazily(r"<(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)[,\]]")
 _STEP_S = 600
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
+# Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
+_WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
 # Their lines stand in healthy logs, too.
 _HARMLESS_TOO = ("dns-resolution", "ineffective-setting", "interface-selection")
 
@@ -106,7 +105,21 @@ def _of_lines(view: LogView) -> Answer:
         return _of_work(
             found, wait, standing="possible" if named or (_elapsed_s(found) is None and bool(own_tracebacks(view.tracebacks, view))) else "likely"
         )
-    return None
+    if wait is None:
+        return None
+    rooms = ((back, frame.name) for back in view.tracebacks if _gave_up(view, back) for frame in back.frames if frame.name in _WAITING_ROOMS)
+    return next((_of_room(back, name, wait) for back, name in rooms), None)
+
+
+def _gave_up(view: LogView, back: Traceback) -> bool:
+    """Whether a traceback ends in a timeout or a store that did not answer."""
+    symptoms = (*view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
+    return any(h.source == back.source and h.line is not None and back.line <= h.line <= back.end for h in symptoms)
+
+
+def _of_room(back: Traceback, room: str, wait: _Wait) -> Found:
+    frame = user_frame(back.frames)
+    return Found("in-waiting-room", where=place(frame, "") if frame is not None else None, evidence=(back,), room=room, wait=wait)
 
 
 def _wait(view: LogView) -> _Wait | None:
