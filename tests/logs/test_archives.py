@@ -396,6 +396,17 @@ def test_headers_cannot_ask_for_memory(tmp_path):
     tracemalloc.stop()
 
 
+def test_what_follows_a_zstd_frame_is_unpacked_in_small_pieces(tmp_path):
+    """Four bytes of it may be 128 KiB."""
+    skipped = (0x184D2A50).to_bytes(4, "little") + (248).to_bytes(4, "little") + bytes(248)
+    block = (131_072 << 3 | 1 << 1).to_bytes(3, "little") + b"a"
+    path = put(tmp_path, skipped + (0xFD2FB528).to_bytes(4, "little") + b"\0\x38" + 2_000 * block)
+    tracemalloc.start()
+    assert contents(path, SMALL)[1]
+    assert tracemalloc.get_traced_memory()[1] < 64_000_000
+    tracemalloc.stop()
+
+
 def header(kind, body):
     info = tarfile.TarInfo("x")
     info.type, info.size = kind, len(body)

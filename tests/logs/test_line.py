@@ -226,6 +226,11 @@ def test_the_last_lines(tmp_path):
     assert last_lines(write(tmp_path, "")) == ()
 
 
+def test_the_last_lines_are_one_progress_bar(tmp_path):
+    path = write(tmp_path, "begun\n" + "".join(f"\rstep {n} of 20000" for n in range(20_000)))
+    assert [x.text for x in last_lines(path)] == [f"step {n} of 20000" for n in (19_997, 19_998, 19_999)]
+
+
 def test_the_last_lines_of_many_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr("unhang.logs.line.CHUNK_BYTES", 32)
     monkeypatch.setattr("unhang.logs.line.MAX_LINE_BYTES", 40)
