@@ -768,7 +768,7 @@ def test_no_digest_of_a_newer_unhang_passes_for_nothing(ask, tmp_path):
 
 def test_progress_is_shown_on_a_terminal(ask, tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr("unhang.report.screen.reading", lambda quiet=False: contextlib.nullcontext(lambda done, total: told.append((done, total))))
+    monkeypatch.setattr("unhang.cli.digest.reading", lambda quiet=False: contextlib.nullcontext(lambda done, total: told.append((done, total))))
     folder = write(tmp_path / "dumps", {r: jobs.dump(history(3), groups(3)) for r in range(3)})
     sum_up(ask, tmp_path / "digests", folder)
     size = sum(p.stat().st_size for p in folder.iterdir())

@@ -80,7 +80,7 @@ def templates() -> Iterator[tuple[str, str]]:
     for path, tree in trees().items():
         taken = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("unhang.knowledge.c") for a in n.names}
         # What these are given is read below.
-        if "command" not in taken or path.name in ("exceptions.py", "judge.py", "unknown.py"):
+        if "command" not in taken or path.name in ("exceptions.py", "judge.py", "remains.py"):
             continue
         for node, scope in scopes(tree).items():
             if isinstance(node, ast.Call) and name(node.func) == "command":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unhang.diagnosis.job import unfinished
 from unhang.diagnosis.logs import judge_logs
+from unhang.diagnosis.unknown_in_logs import unfinished
 from unhang.knowledge.cause import LogView
 from unhang.logs.log_facts import At, Init, NcclSaid
 

@@ -115,11 +115,14 @@ def collect(host: Host) -> Network:
         found += _read(lines, read)
     routes = sorted(found, key=lambda r: (-r[0].prefixlen, r[1]))
     unknown = Choice(interfaces=None, why="the addresses of interfaces are not known")
+    nccl = _nccl(host, interfaces) if known else unknown
+    if known and nccl.interfaces is None:
+        unread.append(f"which interface NCCL takes: {nccl.why}")
     return Network(
         interfaces=interfaces,
         default_routes=tuple(r for net, _, r in routes if net.prefixlen == 0 and r.interface is not None),
         peer=_peer(host, here, interfaces, routes, unread),
-        nccl=_nccl(host, interfaces) if known else unknown,
+        nccl=nccl,
         gloo=_gloo(host, interfaces) if known else unknown,
         job=here,
         unread=tuple(unread),

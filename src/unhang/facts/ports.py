@@ -25,9 +25,13 @@ _PATIENCE_S = 1.0
 
 State = Literal["listening", "connected"]
 
-_PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
-# Python's options that may stand before a script: alone, with a word behind them, and the one that names a module.
-_ALONE, _WITH_WORD, _MODULE = r"-[bBdEhiIOPqRsSuvV]+|-[WX].+", r"-[WX]", r"-[bBdEhiIOPqRsSuvV]*m(.*)"
+# What runs scripts, and its options that may stand alone before one.
+_ALONE = {
+    r"(?:.*/)?(?:python|pypy)[\d.]*": r"-[bBdEhiIOPqRsSuvV]+|-[WX].+",
+    r"(?:.*/)?-?(?:ba|da|k|z)?sh": r"-[eufxvl]+|--(?:login|norc|noprofile|posix)",
+}
+# Python's options with a word behind them, and the one that names a module.
+_WITH_WORD, _MODULE = r"-[WX]", r"-[bBdEhiIOPqRsSuvV]*m(.*)"
 
 
 @frozen
@@ -178,10 +182,11 @@ def _command(host: Host, pid: int) -> str | None:
 
 
 def _told(words: list[str]) -> str:
-    """The program, and the script or module that Python runs. All other words may be credentials: those behind an unknown option, too."""
+    """The program, and the script or module that Python or a shell runs. All other words may be credentials: those behind an unknown option, too."""
     # Programs that set their title write it as one word.
     program = words[0].split(" ", 1)[0]
-    rest = iter(words[1:] if _PYTHON.fullmatch(program) else ())
+    alone = next((options for names, options in _ALONE.items() if re.fullmatch(names, program)), None)
+    rest = iter(words[1:] if alone is not None else ())
     for word in rest:
         if module := re.fullmatch(_MODULE, word):
             return f"{program} -m {module[1] or next(rest, '')}".rstrip()
@@ -189,7 +194,7 @@ def _told(words: list[str]) -> str:
             return f"{program} {word}".rstrip()
         if re.fullmatch(_WITH_WORD, word):
             next(rest, None)
-        elif not re.fullmatch(_ALONE, word):
+        elif not re.fullmatch(alone or "", word):
             break
     return program
 

@@ -6,6 +6,7 @@ except where a `python` on the PATH is a wrapper that alone knows what it starts
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,11 +241,12 @@ class _Looking:
 
     def _pyenv(self, root: str, name: str) -> str | None:
         """What a pyenv shim would start."""
-        try:
-            ran = self._host.run([f"{root}/bin/pyenv", "which", name], timeout_s=_WRAPPER_S)
-        except OSError:
-            return None
-        return ran.out.strip() if ran.exitcode == 0 else None
+        # A package of a distribution stands elsewhere.
+        for pyenv in (f"{root}/bin/pyenv", "pyenv"):
+            with contextlib.suppress(OSError):
+                ran = self._host.run([pyenv, "which", name], timeout_s=_WRAPPER_S)
+                return ran.out.strip() if ran.exitcode == 0 else None
+        return None
 
     def _wraps(self, path: str) -> bool:
         target = paths.real(self._host, path)

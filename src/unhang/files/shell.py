@@ -17,6 +17,8 @@ from unhang.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 _NAME = re.compile(r"[A-Za-z_]\w*")
 RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
 DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+# What begins a block, and what ends one.
+_DEPTH = dict.fromkeys(("if", "while", "until", "for", "select", "case", "{"), 1) | dict.fromkeys(("fi", "done", "esac", "}"), -1)
 _FOR_ITSELF = DECLARING | {"set", "unset", "shopt"}
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
@@ -54,7 +56,7 @@ def parse(
     # By name which settings were made since the last program ran, and which of all may be unset: what a program got before stays.
     since: dict[str, list[int]] = {}
     undone: set[int] = set()
-    ran = commented = 0
+    ran = commented = depth = 0
     cutter = Cutter(text, finish, indent)
     seen = _Seen(lines=lines, indent=indent)
     arrays: list[Word] = []
@@ -65,11 +67,15 @@ def parse(
             items.append(one)
         commented = len(cutter.comments)
         found = list(_of_command(words, seen))
+        for word in words:
+            if word.raw not in RESERVED and word.raw not in _DEPTH:
+                break
+            depth = max(0, depth + _DEPTH.get(word.raw, 0))
         rest = [w for w in words if w.raw not in RESERVED]
         first = rest[0].raw if rest else ""
         if first in DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
-        elif first == "unset":
+        elif first == "unset" and not depth:
             undone.update(i for w in rest[1:] for i in since.pop(w.raw, ()))
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
         if rest and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest):

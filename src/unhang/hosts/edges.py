@@ -336,10 +336,15 @@ def upper_bound(failed: int, tried: int) -> float:
 
     def at_most(rate: float) -> float:
         one, other = math.log(rate), math.log1p(-rate)
-        return math.fsum(math.exp(math.log(math.comb(tried, k)) + k * one + (tried - k) * other) for k in range(failed + 1))
+        return math.fsum(math.exp(_log_comb(tried, k) + k * one + (tried - k) * other) for k in range(failed + 1))
 
     low, high = failed / tried, 1.0
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if at_most(middle) > 0.05 else (low, middle)
     return high
+
+
+def _log_comb(n: int, k: int) -> float:
+    """Of large numbers `math.comb` takes long: of a rack that is down, minutes."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

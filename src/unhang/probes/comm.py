@@ -16,12 +16,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unhang.probes import worker
 else:
-    # Beside this file, which is run by its path.
+    # Beside this file, which is run by its path, also where Python does not look there by itself.
+    sys.path.insert(0, str(Path(__file__).parent))
     import worker
 
 _LEAST_CALLS, _MOST_CALLS = 5, 1000

@@ -170,7 +170,7 @@ def _stages(bench: Bench, environ: Mapping[str, str], size: int, backend: str, f
             left_s = max(0.5, until - time.monotonic())
             result = ranks.wait(id, min(bound_s, left_s))
             failed = result.state == "failed"
-            cut = failed and (bench.cancelled() or result.seconds >= left_s)
+            cut = failed and (bench.cancelled() or result.seconds >= round(left_s, 3))
             if cut:
                 break
             results.append(result)

@@ -24,18 +24,11 @@ _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f
 
 
 def in_logs(view: LogView) -> Answer:
-    asked = _asked(view)
-    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
-    if found is not None:
-        best = min(view.hits_of(CAUSE.id), key=lambda h: h.signature.standing != "established")
-        if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY):
-            return CAUSE.of_hits(view.hits_of(CAUSE.id), view, Found("no-such-interface", asked=asked))
-        return found
-    return _chosen(view, asked)
-
-
-def _asked(view: LogView) -> str | None:
-    return next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
+    asked = next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
+    if not (hits := view.hits_of(CAUSE.id)):
+        return _chosen(view, asked)
+    best = min(hits, key=lambda h: h.signature.standing != "established")
+    return CAUSE.of_hits(hits, view, Found("no-such-interface", asked=asked) if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY) else None)
 
 
 def _chosen(view: LogView, asked: str | None) -> Found | None:
@@ -65,13 +58,11 @@ def _chosen(view: LogView, asked: str | None) -> Found | None:
 
 def on_host(host: HostView) -> Findings:
     seen = host.network
-    if seen.nccl.interfaces is None:
-        return
     several, way = host.several, network.uplink(seen)
     to_others = way.name if way is not None else "NAME"
     with_address = ", ".join(i.name for i in seen.interfaces if network.usable(i)) or "none"
     nccl = seen.nccl.asked if seen.nccl.asked is not None and seen.nccl.asked.name == "NCCL_SOCKET_IFNAME" else None
-    if nccl is not None and not seen.nccl.interfaces:
+    if nccl is not None and seen.nccl.interfaces == ():
         yield Found("nccl-none", nccl=nccl, with_address=with_address, to_others=to_others)
     if seen.gloo.asked is not None:
         absent = [n for n in seen.gloo.asked.value.split(",") if n not in (seen.gloo.interfaces or ())]
@@ -83,7 +74,7 @@ def on_host(host: HostView) -> Findings:
                 with_address=with_address,
                 seen=seen,
             )
-    chosen = [i for name in seen.nccl.interfaces if (i := seen.interface(name)) is not None]
+    chosen = [i for name in seen.nccl.interfaces or () if (i := seen.interface(name)) is not None]
     if not chosen:
         return
     first, local = chosen[0], [i for i in chosen if _ends_here(i, way)]
@@ -95,7 +86,7 @@ def on_host(host: HostView) -> Findings:
     elif first.kind == "tunnel" and (several or (way is not None and way.name != first.name)):
         key = "tunnel"
     elif several and not over_rdma:
-        key = "spread" if local else "other-route" if route is not None and route.interface not in seen.nccl.interfaces else ""
+        key = "spread" if local else "other-route" if route is not None and route.interface not in [i.name for i in chosen] else ""
     if key:
         yield Found(
             key,

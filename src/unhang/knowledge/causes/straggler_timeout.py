@@ -107,19 +107,18 @@ def _of_lines(view: LogView) -> Answer:
         )
     if wait is None:
         return None
-    rooms = ((back, frame.name) for back in view.tracebacks if _gave_up(view, back) for frame in back.frames if frame.name in _WAITING_ROOMS)
-    return next((_of_room(back, name, wait) for back, name in rooms), None)
+    for back in view.tracebacks:
+        for frame in back.frames:
+            if frame.name in _WAITING_ROOMS and _gave_up(view, back):
+                at = user_frame(back.frames)
+                return Found("in-waiting-room", where=None if at is None else place(at, ""), evidence=(back,), room=frame.name, wait=wait)
+    return None
 
 
 def _gave_up(view: LogView, back: Traceback) -> bool:
     """Whether a traceback ends in a timeout or a store that did not answer."""
     symptoms = (*view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
     return any(h.source == back.source and h.line is not None and back.line <= h.line <= back.end for h in symptoms)
-
-
-def _of_room(back: Traceback, room: str, wait: _Wait) -> Found:
-    frame = user_frame(back.frames)
-    return Found("in-waiting-room", where=place(frame, "") if frame is not None else None, evidence=(back,), room=room, wait=wait)
 
 
 def _wait(view: LogView) -> _Wait | None:
