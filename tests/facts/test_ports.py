@@ -68,7 +68,9 @@ def test_who_listens(machine):
         ("python - hunter2", "python"),
         ("python -m", "python -m"),
         ("python", "python"),
-        ("bash -ex run.sh hunter2", "bash"),
+        ("bash -ex run.sh hunter2", "bash run.sh"),
+        ("bash -lc hunter2", "bash"),
+        ("sh -s hunter2", "sh"),
         ("node --max-old-space-size=4096 server.js hunter2", "node"),
     ],
 )
