@@ -169,7 +169,7 @@ def _wait(work: Any, timeout: Any) -> None:
 
 
 def _replace(c10d: Any, name: str, stand_in: Any, work: Any) -> None:
-    """By a function that takes what there was, too; or only so that calls of it count in a block."""
+    """Replace `name` of c10d by `stand_in`, which gets the original, too; with None only count its calls within a block."""
     original = getattr(c10d, name, None)
     if original is None:
         return

@@ -243,7 +243,7 @@ class Training:
             return await self._through(line, await self._reach(line, hosts), hosts, left.attempt, None)
 
     async def _reach(self, line: contextlib.AsyncExitStack, hosts: Sequence[Host]) -> Agents:
-        """Agents on these hosts, in place of those that `line` led to before."""
+        """Reconnect to these hosts; close the connections that `line` holds."""
         await line.aclose()
         asked = self._asked.looked_at
         if self._rendezvous is not None:

@@ -39,7 +39,7 @@ def share(loader: data.DataLoader[Any]) -> Iterator[Any]:
 
 
 def batches(dataset: Any, size: int, collate_fn: Callable[[list[Any]], Any] | None, num_workers: int) -> Iterator[Any]:
-    """This rank's, of a loader of that data set that is made here."""
+    """This rank's batches of `dataset`, from a loader that is made for them."""
     return share(data.DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers))
 
 

@@ -56,7 +56,7 @@ class Handler(Protocol):
 
 
 class Tasks(set["asyncio.Task[None]"]):
-    """Those that are under way."""
+    """The asyncio tasks that run; `end` cancels them and waits for them."""
 
     def start(self, coroutine: Any, done: Callable[[asyncio.Task[None]], object] | None = None) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(coroutine)

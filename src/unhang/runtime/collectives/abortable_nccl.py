@@ -224,7 +224,7 @@ class Asking:
         self._closed = False
 
     def __call__(self, kind: Hashable, ask: Callable[[], Any]) -> Any:
-        """The work, or an Asked. Raises RuntimeError once it is closed."""
+        """The work, or a TimedCall. Raises RuntimeError once it is closed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("the lane is broken")

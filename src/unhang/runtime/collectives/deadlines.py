@@ -144,7 +144,7 @@ _lock, _blocks, _warned, _plain = threading.Lock(), 0, list[str](), dict[Any, An
 
 
 def _watch_blocks(more: int) -> None:
-    """So many more are open. While any is, the first call inside of one logs a warning; then torch has its own functions again."""
+    """Count open deadline blocks. While there is one, the first call of torch inside it logs a warning; then torch has its own functions again."""
     global _blocks
     with _lock:
         _blocks += more
