@@ -51,6 +51,12 @@ def test_silence_is_named_as_far_as_the_size_of_the_job_is_known():
     assert absent(LogView(timeouts=(timeout(0), timeout(2), timeout(3)), printed=frozenset({0, 2, 3}))).silent == (1,)
 
 
+def test_who_gave_up_a_later_one_had_come():
+    printed = frozenset({0, 1, 2})
+    assert absent(LogView(timeouts=(timeout(0), timeout(1, seq=121), timeout(2)), printed=printed, world_size=3)).missing == ()
+    assert absent(LogView(timeouts=(timeout(0), timeout(1, seq=121, group="7(mesh_tp)"), timeout(2)), printed=printed, world_size=3)).missing == (1,)
+
+
 def test_members_of_other_groups_are_not_guessed():
     assert absent(LogView(timeouts=(timeout(0, group="7(mesh_tp)"),), world_size=8, printed=frozenset({0}))).missing == ()
 

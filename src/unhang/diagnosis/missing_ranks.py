@@ -223,7 +223,9 @@ def _made(
     # Where nothing tells the size of the job, it has at least the ranks below the highest that printed.
     size = view.world_size or max(view.printed | set(waiting), default=-1) + 1
     if default or (first.group is None and 2 * len(waiting) >= size):
-        rest = set(range(size)) - set(waiting) - set(behind) - set(lagging)
+        # Who gave up a later one of the group had come to this one.
+        later = {t.at.rank for t in view.timeouts if t.group in (first.group, None) and (t.seq or 0) > (first.seq or 0)}
+        rest = set(range(size)) - {*waiting, *behind, *lagging, *later}
     # Where few ranks are heard of, the logs of the others are missing; where few reported it, the others may have been ended before they could.
     silent, unheard = rest - view.printed, rest & view.printed
     return MissingRanks(

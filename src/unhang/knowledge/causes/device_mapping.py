@@ -58,7 +58,7 @@ def _hung_at_a_barrier(view: LogView) -> bool:
         return False
     if view.timeouts:
         calls = {(t.group, t.seq, t.op, t.numel_in) for t in view.timeouts}
-        barrier = any((t.seq or 0) in range(1, _FIRST_COLLECTIVES + 1) and (t.op == "BARRIER" or t.numel_in == 1) for t in view.timeouts)
+        barrier = any(0 < (t.seq or 0) <= _FIRST_COLLECTIVES and (t.op == "BARRIER" or t.numel_in == 1) for t in view.timeouts)
         return barrier and len(calls) == 1 and len({t.at.rank for t in view.timeouts}) > 1
     return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 

@@ -42,6 +42,7 @@ def _chosen(view: LogView, asked: str | None) -> Found | None:
         # On one host every interface will do.
         return None
     name, at = next(iter(local.items()))
+    theirs = sorted({a.host for a in at if a.host})
     connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
     remedies = ("name-one-that-exists",) if asked else ("keep-off-virtual", "name-one-that-exists")
     return Found(
@@ -49,9 +50,9 @@ def _chosen(view: LogView, asked: str | None) -> Found | None:
         standing="likely" if connected else "possible",
         evidence=at[:3],
         remedies=("keep-off-link-local",) if ":169.254." in at[0].text else remedies,
-        hosts=sorted({a.host for a in at if a.host}),
+        hosts=theirs,
         name=name,
-        n=len({a.host for a in at if a.host}) or 1,
+        n=len(theirs) or 1,
         of=len(hosts),
     )
 
