@@ -56,7 +56,7 @@ def arrange() -> None:
         getattr(threading, "_register_atexit", atexit.register)(_tell_last)
     # Registered first, called last.
     atexit.register(_leave)
-    # What is registered last is called first: no sooner than when the main thread has ended, and before threads that still train are waited for.
+    # Hooks run in reverse order: after the main thread has ended, and before the interpreter waits for threads that still train.
     # It is private, and refuses once the interpreter ends.
     with contextlib.suppress(AttributeError, RuntimeError):
         threading._register_atexit(atexit.register, tell_end)  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ MOST_BYTES = 1 << 30
 # However large they are.
 LEAST = 16
 
-# What garbage collection, in whatever thread and moment, has found to be nobody's any more; and what of it is kept, the oldest first.
+# Objects that the garbage collector, in any thread and at any moment, has found unused; and those that are kept, the oldest first.
 _abandoned: deque[tuple[Any, Any]] = deque()
 _left: deque[tuple[Any, Any]] = deque()
 _left_bytes = 0
@@ -481,6 +481,6 @@ def _drop_sends() -> None:
             oldest.append(_left.popleft())
             _left_bytes -= oldest[-1][1].nbytes
     for sending, _ in oldest:
-        # Who would have waited for it would have been told.
+        # Nobody waits for this send, so nobody needs its error.
         with contextlib.suppress(RuntimeError):
             sending.wait()

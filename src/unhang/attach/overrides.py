@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # timedelta's own bound is a thousand times this; torch turns the timeout into milliseconds of 64 bits.
 _MAX_TIMEOUT_S = 10 * 365 * 86400.0
 
-# What only worker processes have, and what a loader without them must be told instead.
+# Options that only worker processes have, and what a loader without workers gets instead.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
 
 _said: set[tuple[str, ...]] = set()

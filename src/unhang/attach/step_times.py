@@ -232,11 +232,11 @@ def ddp_exposed_s(step: int) -> float:
         if step % every != 1 % every:
             continue
         with contextlib.suppress(Exception):
-            told = reference()._get_ddp_logging_data()  # type: ignore[union-attr]
-            iteration = told["iteration"]
+            logged = reference()._get_ddp_logging_data()  # type: ignore[union-attr]
+            iteration = logged["iteration"]
             # backward_comm_time begins with the first bucket, and so within the computation.
-            exposed_s = (told["backward_comm_time"] - told["backward_compute_comm_overlap_time"]) / 1e9
-            if seen.get("iteration") != iteration and told["backward_comm_time"] > 0:
+            exposed_s = (logged["backward_comm_time"] - logged["backward_compute_comm_overlap_time"]) / 1e9
+            if seen.get("iteration") != iteration and logged["backward_comm_time"] > 0:
                 found_s = exposed_s if math.isnan(found_s) else found_s + exposed_s
             seen["iteration"] = iteration
     return found_s

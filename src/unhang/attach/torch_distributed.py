@@ -3,7 +3,7 @@ for. Patched before torch.distributed takes the names over.
 
 accelerate's InitProcessGroupKwargs, transformers' ddp_timeout, DeepSpeed's init_distributed(timeout) and Lightning's strategy(timeout) all end in the
 `timeout` of init_process_group (read in accelerate 1.15, transformers 5.23, DeepSpeed 0.19, Lightning 2.6); a device mesh ends in new_group or
-split_group. One that the script gives shorter is overridden as well: a single timeout was asked for, and what became of the others is told.
+split_group. One that the script gives shorter is overridden as well: one timeout was asked for, and which others it replaced is reported.
 """
 
 from __future__ import annotations
